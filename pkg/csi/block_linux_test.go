@@ -38,7 +38,7 @@ func (f *fake) makeDevice(t *testing.T) {
 		if isDevice(target) {
 			return nil
 		}
-		file, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL, 0o600)
+		file, err := os.OpenFile(target, os.O_CREATE|os.O_RDONLY, 0o600)
 		if err != nil {
 			return err
 		}

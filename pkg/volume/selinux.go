@@ -48,6 +48,9 @@ func policySetting(root fs.FS, file, name string) string {
 // returns none if the pod asks for recursive changes, if the runtime chooses the level of a container
 // (no mount option can have the same), or if a label has other characters than labels have.
 func fileLabels(byDefault string, p *v1.Pod, volume string) []string {
+	if strings.Count(byDefault, ":") < 2 {
+		return nil // the policy names no label
+	}
 	var of *v1.SELinuxOptions
 	if sc := p.Spec.SecurityContext; sc != nil {
 		if sc.SELinuxChangePolicy != nil && *sc.SELinuxChangePolicy == v1.SELinuxChangePolicyRecursive {
@@ -56,7 +59,7 @@ func fileLabels(byDefault string, p *v1.Pod, volume string) []string {
 		of = sc.SELinuxOptions
 	}
 	var labels []string
-	open := byDefault == ""
+	open := false
 	look := func(mounts []v1.VolumeMount, sc *v1.SecurityContext) {
 		if !slices.ContainsFunc(mounts, func(m v1.VolumeMount) bool { return m.Name == volume }) {
 			return
