@@ -122,6 +122,11 @@ bench-kubelet: bundle images kubelet-bin
 parity-cluster: bundle kubelet-bin test-cluster-bin
 	$(GO) run ./test/paritycluster -write
 
+## parity-workloads: record kube-controller-manager, for docs/fidelity-workloads.md (minutes)
+.PHONY: parity-workloads
+parity-workloads: test-cluster-bin
+	$(GO) run ./test/parityworkloads -write
+
 ## e2e-node: run Kubernetes' node suite with both agents, for docs/conformance.md (root, hours)
 SHARD ?= 1/1
 E2E_NODE ?= -class all
