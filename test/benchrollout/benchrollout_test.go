@@ -105,9 +105,9 @@ func TestAsk_StatusIsNotOK_Fails(t *testing.T) {
 func TestNote_Failures_AreCountedByTheirConnection(t *testing.T) {
 	l := newLoad("")
 	l.note(true, time.Millisecond, 0, nil)
-	l.note(true, time.Millisecond, 2, errors.New("dial tcp 198.18.40.10:80: refused"))
-	l.note(false, time.Millisecond, 0, errors.New("read 10.0.0.1:4711->198.18.40.10:80: reset"))
-	l.note(false, time.Millisecond, 0, errors.New("read 10.0.0.1:4712->198.18.40.10:80: reset"))
+	l.note(true, time.Millisecond, 2, errors.New("dial tcp 198.18.40.20:80: refused"))
+	l.note(false, time.Millisecond, 0, errors.New("read 10.0.0.1:4711->198.18.40.20:80: reset"))
+	l.note(false, time.Millisecond, 0, errors.New("read 10.0.0.1:4712->198.18.40.20:80: reset"))
 	w := l.Take()
 	if w.Kept != 2 || w.Fresh != 2 || w.KeptFailed != 1 || w.FreshFailed != 2 || w.Failed() != 3 || w.Late != 2 || len(w.Took) != 4 {
 		t.Errorf("%+v", w)

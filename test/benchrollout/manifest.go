@@ -6,10 +6,10 @@ import (
 )
 
 // serviceRange is a range of cluster IPs that no network of a machine has, by RFC 2544; address is
-// the Service's.
+// the Service's. The tenth address of a range is that of the DNS server.
 const (
 	serviceRange = "198.18.40.0/24"
-	address      = "198.18.40.10"
+	address      = "198.18.40.20"
 )
 
 // replicas is how many pods the Deployment has.
