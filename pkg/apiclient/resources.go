@@ -38,12 +38,16 @@ func (r *Reader) ResourceClaim(ctx context.Context, namespace, name string) (*re
 }
 
 // DeleteResourceSlices deletes the ResourceSlices of a node that a driver has published, or those of
-// all drivers for "". A server without the API has none.
-func (r *Reader) DeleteResourceSlices(ctx context.Context, node, driver string) error {
-	selector := fields.Set{resourcev1.ResourceSliceSelectorNodeName: node}
+// all drivers but these for "". A server without the API has none.
+func (r *Reader) DeleteResourceSlices(ctx context.Context, node, driver string, but []string) error {
+	all := []fields.Selector{fields.OneTermEqualSelector(resourcev1.ResourceSliceSelectorNodeName, node)}
 	if driver != "" {
-		selector[resourcev1.ResourceSliceSelectorDriver] = driver
+		all = append(all, fields.OneTermEqualSelector(resourcev1.ResourceSliceSelectorDriver, driver))
 	}
+	for _, other := range but {
+		all = append(all, fields.OneTermNotEqualSelector(resourcev1.ResourceSliceSelectorDriver, other))
+	}
+	selector := fields.AndSelectors(all...)
 	ctx, stop := context.WithTimeout(ctx, pageTimeout)
 	defer stop()
 	transport, err := r.Transport()

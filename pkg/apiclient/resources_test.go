@@ -40,21 +40,24 @@ func TestResources_ClaimsAndSlices_AreReadAndDeleted(t *testing.T) {
 	}
 	for driver, want := range map[string]string{
 		"":       "/apis/resource.k8s.io/v1/resourceslices spec.nodeName=n1",
-		"x.test": "/apis/resource.k8s.io/v1/resourceslices spec.driver=x.test,spec.nodeName=n1",
+		"x.test": "/apis/resource.k8s.io/v1/resourceslices spec.nodeName=n1,spec.driver=x.test",
 	} {
-		if err := src.DeleteResourceSlices(ctx, "n1", driver); err != nil || deleted != want {
+		if err := src.DeleteResourceSlices(ctx, "n1", driver, nil); err != nil || deleted != want {
 			t.Errorf("%q: %s, %v, want %s", driver, deleted, err, want)
 		}
+	}
+	if err := src.DeleteResourceSlices(ctx, "n1", "", []string{"a.test", "b.test"}); err != nil || deleted != "/apis/resource.k8s.io/v1/resourceslices spec.nodeName=n1,spec.driver!=a.test,spec.driver!=b.test" {
+		t.Errorf("but two: %s, %v", deleted, err)
 	}
 	status = http.StatusForbidden
 	if c, err := src.ResourceClaim(ctx, "shop", "gpu"); err == nil || c != nil {
 		t.Errorf("forbidden: %v, %v", c, err)
 	}
-	if err := src.DeleteResourceSlices(ctx, "n1", ""); err == nil {
+	if err := src.DeleteResourceSlices(ctx, "n1", "", nil); err == nil {
 		t.Error("a deletion that is forbidden succeeds")
 	}
 	status = http.StatusNotFound
-	if err := src.DeleteResourceSlices(ctx, "n1", ""); err != nil {
+	if err := src.DeleteResourceSlices(ctx, "n1", "", nil); err != nil {
 		t.Errorf("a server without the API: %v", err)
 	}
 	before := len(s.requests())

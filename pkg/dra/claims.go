@@ -13,6 +13,7 @@ package dra
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -44,8 +45,8 @@ type Cluster struct {
 type API interface {
 	// ResourceClaim returns a claim, nil for none.
 	ResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error)
-	// DeleteResourceSlices deletes the slices of a driver on a node, of all drivers for "".
-	DeleteResourceSlices(ctx context.Context, node, driver string) error
+	// DeleteResourceSlices deletes the slices of a driver on a node, of all drivers but these for "".
+	DeleteResourceSlices(ctx context.Context, node, driver string, but []string) error
 }
 
 // Claims are the DRA drivers of this node, and the claims that they prepare. Many goroutines may use
@@ -66,14 +67,14 @@ type Claims struct {
 	drivers map[string][]*driver // by name, the newest last
 	claims  map[string]record    // by UID
 	left    map[string]leftover  // by UID of the pod
-	wipes   map[string]wipe      // by driver, "" for all
+	wipes   map[string]*wipe     // by driver, "" for all
 }
 
 // New returns Claims. It reads which claims an earlier agent has prepared.
 func New(cfg Config) *Claims {
 	c := &Claims{
 		cfg: cfg, boot: bootID(), changed: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1),
-		drivers: make(map[string][]*driver), claims: make(map[string]record), left: make(map[string]leftover), wipes: make(map[string]wipe),
+		drivers: make(map[string][]*driver), claims: make(map[string]record), left: make(map[string]leftover), wipes: make(map[string]*wipe),
 	}
 	c.load()
 	return c
@@ -82,12 +83,13 @@ func New(cfg Config) *Claims {
 // Join sets the cluster of the node. It is called before Run and before the first pod starts.
 func (c *Claims) Join(of Cluster) { c.cluster = of }
 
+// bootID returns the ID of the machine's boot, or another text that no other agent has.
 func bootID() string {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
+	if id := strings.TrimSpace(string(text)); err == nil && id != "" {
+		return id
 	}
-	return strings.TrimSpace(string(text))
+	return fmt.Sprintf("agent %d %d", os.Getpid(), time.Now().UnixNano())
 }
 
 var (
@@ -140,6 +142,17 @@ func (c *Claims) Adopt(holders []pod.ClaimHolder) {
 	}
 }
 
+// Leave leaves the claims of a pod to Run, which unprepares them. Nothing of the pod runs.
+func (c *Claims) Leave(uid string) {
+	if !c.Uses(uid) {
+		return
+	}
+	c.mu.Lock()
+	c.left[uid] = leftover{retry: time.Now()}
+	c.mu.Unlock()
+	wake(c.undone)
+}
+
 // Sweep leaves the claims of all pods for whose UIDs keep returns false to Run, which unprepares them.
 func (c *Claims) Sweep(keep func(uid string) bool) {
 	c.mu.Lock()
@@ -151,14 +164,10 @@ func (c *Claims) Sweep(keep func(uid string) bool) {
 	}
 	c.mu.Unlock()
 	for _, uid := range slices.Sorted(maps.Keys(uids)) {
-		if keep(uid) {
-			continue
+		if !keep(uid) {
+			c.Leave(uid)
 		}
-		c.mu.Lock()
-		c.left[uid] = leftover{retry: time.Now()}
-		c.mu.Unlock()
 	}
-	wake(c.undone)
 }
 
 // find returns the claim that a pod uses by a name.

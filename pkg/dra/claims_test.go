@@ -415,16 +415,18 @@ func TestRun_DriverIsAway_ItsSlicesAreDeleted(t *testing.T) {
 	wait.Equal(t, "deletions at the start", "n1 ", func() string { return strings.Join(m.wipes(), ",") })
 	stop()
 	<-done
-	due := func(name string) (w wipe, is bool) {
+	due := func(name string) (wipe, bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		w, is = c.wipes[name]
-		return w, is
+		if w := c.wipes[name]; w != nil {
+			return *w, true
+		}
+		return wipe{}, false
 	}
 	now := func(name string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.wipes[name] = wipe{at: time.Now(), failures: c.wipes[name].failures}
+		c.wipes[name] = &wipe{at: time.Now()}
 	}
 	if w, is := due(""); !is || w.failures != 1 {
 		t.Errorf("a deletion that failed: %+v", w)
@@ -454,6 +456,51 @@ func TestRun_DriverIsAway_ItsSlicesAreDeleted(t *testing.T) {
 	c.wipeDue(t.Context())
 	if got := m.wipes(); len(got) != 2 || got[1] != "n1 "+driverName {
 		t.Errorf("deleted: %v", got)
+	}
+}
+
+// A driver connects while the API server hangs with the deletion of its slices: the request is
+// cancelled. Deleting those of all drivers spares it.
+func TestRun_DriverIsBack_ItsSlicesStay(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	c, f := m.agent(), newFake()
+	m.set(func(of *cluster) { of.hangs = true })
+	c.wipes[driverName] = &wipe{at: time.Now()}
+	done := make(chan struct{})
+	go func() { c.wipeDue(t.Context()); close(done) }()
+	wait.Equal(t, "deletions", 1, func() int { return len(m.wipes()) })
+	m.plug(c, f)
+	<-done
+	if len(c.wipes) > 0 {
+		t.Errorf("due: %v", c.wipes)
+	}
+	m.set(func(of *cluster) { of.hangs = false })
+	c.wipeOne(t.Context(), driverName) // it was due when the round began
+	c.wipes[""] = &wipe{at: time.Now()}
+	c.wipeDue(t.Context())
+	if got := m.wipes(); len(got) != 2 || got[1] != "n1 !"+driverName {
+		t.Errorf("deleted: %q; the last one has to spare the driver", got)
+	}
+}
+
+// A file without a pod is a leftover: it is unprepared.
+func TestSweep_FileWithoutAPod_IsUnprepared(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	c, f := m.agent(), newFake()
+	m.plug(c, f)
+	m.claim("gpu", []string{driverName}, "u1")
+	prepare(t, c, podOf("u1", "gpu"))
+	if err := c.change("uid-gpu", func(r record) record { return r.without("u1") }, ""); err != nil {
+		t.Fatal(err)
+	}
+	next := m.agent()
+	m.register(next, driverName)
+	next.Sweep(func(string) bool { return false })
+	next.retryLeft(t.Context())
+	if f.has() > 0 || len(m.left()) > 0 {
+		t.Errorf("left %v", m.left())
 	}
 }
 

@@ -145,6 +145,7 @@ type cluster struct {
 	reads   int
 	wiped   []string
 	wiping  error
+	hangs   bool // deletions of slices end with their context
 	unknown bool // the Node object is not known
 }
 
@@ -155,11 +156,20 @@ func (c *cluster) ResourceClaim(_ context.Context, _, name string) (*resourcev1.
 	return c.claims[name].DeepCopy(), c.fails
 }
 
-func (c *cluster) DeleteResourceSlices(_ context.Context, node, driver string) error {
+func (c *cluster) DeleteResourceSlices(ctx context.Context, node, driver string, but []string) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.wiped = append(c.wiped, node+" "+driver)
-	return c.wiping
+	what := node + " " + driver
+	for _, other := range but {
+		what += "!" + other
+	}
+	c.wiped = append(c.wiped, what)
+	hangs, err := c.hangs, c.wiping
+	c.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return err
 }
 
 // wipes returns the deletions so far.

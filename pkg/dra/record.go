@@ -168,6 +168,9 @@ func (c *Claims) load() {
 			c.cfg.Log.Warn("Prepared claim not known", "file", filepath.Join(c.cfg.Dir, e.Name()), "error", err)
 			continue
 		}
+		if len(r.Pods) == 0 { // so that Sweep finds it
+			r = r.withPod("unknown", "")
+		}
 		c.claims[uid] = r
 	}
 }

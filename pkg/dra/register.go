@@ -131,16 +131,24 @@ func (c *Claims) registered(name string) bool {
 	return len(c.drivers[name]) > 0
 }
 
+// usableLocked reports whether a plugin of a driver is connected; c.mu is held.
+func (c *Claims) usableLocked(name string) bool {
+	return slices.ContainsFunc(c.drivers[name], func(d *driver) bool { return d.connected })
+}
+
 // syncLocked makes the ResourceSlices of a driver due that is not connected, as long as it is not;
 // c.mu is held.
 func (c *Claims) syncLocked(name string) {
-	_, due := c.wipes[name]
-	usable := slices.ContainsFunc(c.drivers[name], func(d *driver) bool { return d.connected })
+	w, due := c.wipes[name]
+	usable := c.usableLocked(name)
 	switch {
-	case usable:
+	case usable && due:
+		if w.cancel != nil {
+			w.cancel()
+		}
 		delete(c.wipes, name)
-	case !due && len(c.wipes) < 2*maxDrivers:
-		c.wipes[name] = wipe{at: time.Now().Add(wipeAfter)}
+	case !usable && !due && len(c.wipes) < 2*maxDrivers:
+		c.wipes[name] = &wipe{at: time.Now().Add(wipeAfter)}
 		wake(c.due)
 	}
 }

@@ -2,6 +2,7 @@ package dra
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ const (
 type wipe struct {
 	at       time.Time
 	failures int
+	cancel   context.CancelFunc // of the request; nil: there is none
 }
 
 // leftover is a pod that no source has, and that a claim's file names.
@@ -41,7 +43,7 @@ func (c *Claims) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	c.mu.Lock()
-	c.wipes[""] = wipe{at: time.Now()}
+	c.wipes[""] = &wipe{at: time.Now()}
 	c.mu.Unlock()
 	all.Go(func() {
 		for ctx.Err() == nil {
@@ -64,24 +66,7 @@ func (c *Claims) wipeDue(ctx context.Context) time.Duration {
 	}
 	c.mu.Unlock()
 	for _, name := range due {
-		err := c.wipe(ctx, name)
-		c.mu.Lock()
-		w, still := c.wipes[name]
-		switch {
-		case !still: // the driver is back
-		case err == nil:
-			delete(c.wipes, name)
-		default:
-			w.failures++
-			w.at = time.Now().Add(backoff.Jitter(backoff.After(w.failures, retryFirst, wipeLast), 1, 1.2))
-			c.wipes[name] = w
-		}
-		c.mu.Unlock()
-		if err != nil {
-			c.cfg.Log.Debug("ResourceSlices not deleted", "driver", name, "error", err)
-		} else {
-			c.cfg.Log.Debug("ResourceSlices deleted: the driver is not there", "driver", name)
-		}
+		c.wipeOne(ctx, name)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,8 +77,44 @@ func (c *Claims) wipeDue(ctx context.Context) time.Duration {
 	return wait
 }
 
-// wipe deletes the slices of a driver on this node, or of all drivers for "".
-func (c *Claims) wipe(ctx context.Context, driver string) error {
+// wipeOne deletes the slices of a driver, or of all drivers for "", except of those that are connected.
+// If the driver connects meanwhile, the request is cancelled.
+func (c *Claims) wipeOne(ctx context.Context, name string) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.mu.Lock()
+	w := c.wipes[name]
+	var but []string
+	for driver := range c.drivers {
+		if name == "" && c.usableLocked(driver) {
+			but = append(but, driver)
+		}
+	}
+	if w != nil {
+		w.cancel = cancel
+	}
+	c.mu.Unlock()
+	if w == nil {
+		return // the driver is back
+	}
+	slices.Sort(but)
+	err := c.wipe(ctx, name, but)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.cancel = nil
+	switch {
+	case c.wipes[name] != w: // the driver is back, or went away again
+	case err == nil:
+		delete(c.wipes, name)
+	default:
+		w.failures++
+		w.at = time.Now().Add(backoff.Jitter(backoff.After(w.failures, retryFirst, wipeLast), 1, 1.2))
+	}
+	c.cfg.Log.Debug("Deleting ResourceSlices without a driver", "driver", name, "error", err)
+}
+
+// wipe deletes the slices of a driver on this node, or of all drivers but these for "".
+func (c *Claims) wipe(ctx context.Context, driver string, but []string) error {
 	if c.cluster.API == nil || c.cluster.Node == nil {
 		return nil
 	}
@@ -101,7 +122,7 @@ func (c *Claims) wipe(ctx context.Context, driver string) error {
 	if n == nil {
 		return errNoNode
 	}
-	return c.cluster.API.DeleteResourceSlices(ctx, n.Name, driver)
+	return c.cluster.API.DeleteResourceSlices(ctx, n.Name, driver, but)
 }
 
 // retryLeft unprepares the claims of pods that no source has, and returns how long to wait.

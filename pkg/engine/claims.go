@@ -85,6 +85,10 @@ func (w *worker) releaseClaims(ctx context.Context, v plan.View, p plan.Plan) er
 	if !over || podview.MayRun(v.Have) {
 		return nil
 	}
+	if w.env.claims == nil || !w.env.claims.Uses(w.rec.UID) {
+		return nil
+	}
+	w.save() // that the pod has terminated: the driver may be away for long
 	err := w.unprepare(ctx, w.rec.UID)
 	if err != nil && ctx.Err() == nil {
 		w.event(w.instanceSpec(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", err)
@@ -92,12 +96,21 @@ func (w *worker) releaseClaims(ctx context.Context, v plan.View, p plan.Plan) er
 	return err
 }
 
-// unprepare unprepares the claims of a pod, except those that other pods use.
+// unprepare unprepares the claims of a pod, except those that other pods use. It does nothing where the
+// UID is another pod's.
 func (w *worker) unprepare(ctx context.Context, uid string) error {
-	if w.env.claims == nil || uid == "" || !w.env.claims.Uses(uid) {
-		return nil
+	if own, err := w.isOwner(uid); !own {
+		return err
 	}
 	return w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.claims.Release(ctx, uid) })
+}
+
+// leaveClaims has the claims of an earlier pod of this name unprepared, and does not wait for that: the
+// pod that replaces it may need no driver.
+func (w *worker) leaveClaims(uid string) {
+	if w.env.claims != nil {
+		w.env.claims.Leave(uid)
+	}
 }
 
 // beforeReport does what has to be done before the pod is reported. If ok is false, the worker has to

@@ -90,6 +90,14 @@ func (d *desk) Release(context.Context, string) error {
 	return nil
 }
 
+func (d *desk) Leave(uid string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.prepared {
+		d.log = append(d.log, "leave "+uid)
+	}
+}
+
 func (d *desk) Sweep(keep func(uid string) bool) { keep("uid-app") }
 
 // calls returns the calls of the driver.
@@ -155,6 +163,9 @@ func TestClaims_PodTerminates_StatusFollowsTheDriver(t *testing.T) {
 		if got := m.phase("app"); got != "Running" || d.calls() != "prepare" {
 			t.Errorf("without the driver: %s, calls %s", got, d.calls())
 		}
+		if rec := m.disk.records[pod.Key{Namespace: "default", Name: "app"}]; rec.Terminal == "" {
+			t.Error("no later agent knows that the pod has terminated")
+		}
 		m.die() // the next agent waits as well
 		m.arrive()
 		m.pass(time.Minute)
@@ -209,6 +220,41 @@ func TestClaims_PodIsDeleted_ClaimsAreUnpreparedAfterItsContainers(t *testing.T)
 		m.pass(time.Minute)
 		if !finished() || d.calls() != "prepare unprepare" {
 			t.Errorf("%s, calls %s", m.phase("app"), d.calls())
+		}
+	})
+}
+
+// A manifest with the UID of a pod that runs is refused, and removed. The claims of the pod stay.
+func TestClaims_UIDOfARunningPod_ClaimsStay(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		d := newDesk(m, true)
+		m.src.set(ofAPI("app", usesClaim))
+		m.arrive()
+		m.pass(time.Second)
+		m.src.set(ofAPI("app", usesClaim), mkpod("copy", func(p *v1.Pod) { p.UID = "uid-app" }))
+		m.pass(time.Minute)
+		m.expect("app", "Running", true)
+		m.src.set(ofAPI("app", usesClaim))
+		m.pass(time.Minute)
+		if m.expect("app", "Running", true); d.calls() != "prepare" {
+			t.Errorf("calls %s", d.calls())
+		}
+	})
+}
+
+// A pod of the same name replaces one whose driver is away: it does not wait for that driver.
+func TestClaims_NewPodOfTheName_DoesNotWaitForTheOldDriver(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		d := newDesk(m, true)
+		m.src.set(ofAPI("app", usesClaim))
+		m.arrive()
+		m.pass(time.Second)
+		d.plug(false)
+		m.src.set(ofAPI("app", func(p *v1.Pod) { p.UID = "uid-new" }))
+		m.pass(2 * time.Minute)
+		m.expect("app", "Running", true)
+		if got := d.calls(); !strings.HasPrefix(got, "prepare leave uid-app") {
+			t.Errorf("calls %s", got)
 		}
 	})
 }

@@ -61,9 +61,8 @@ func (w *worker) forgetRest(ctx context.Context) {
 	own, err := w.isOwner(w.uid)
 	if own {
 		w.releaseDevices(w.uid)
-		if err = w.unprepare(ctx, w.uid); err == nil {
-			err = w.call(ctx, 0, nil, func() error { return w.env.volumes.Forget(ctx, w.key, w.uid) })
-		}
+		w.leaveClaims(w.uid)
+		err = w.call(ctx, 0, nil, func() error { return w.env.volumes.Forget(ctx, w.key, w.uid) })
 	}
 	if err != nil {
 		w.log.Warn("Failed to remove the pod's directory", "error", err)
@@ -227,9 +226,7 @@ func (w *worker) removeAll(ctx context.Context, uid string) error {
 	if err := w.release(uid); err != nil {
 		return err
 	}
-	if err := w.unprepare(ctx, uid); err != nil {
-		return err
-	}
+	w.leaveClaims(uid)
 	return w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.Forget(ctx, w.key, uid) })
 }
 

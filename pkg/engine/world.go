@@ -145,6 +145,8 @@ type Claims interface {
 	// Release unprepares the claims of a pod of which nothing runs, except those that other pods
 	// use. It may take as long as the drivers need, and may be repeated.
 	Release(ctx context.Context, uid string) error
+	// Leave unprepares later the claims of a pod of which nothing runs.
+	Leave(uid string)
 	// Sweep unprepares later the claims of all pods for whose UIDs keep returns false.
 	Sweep(keep func(uid string) bool)
 }

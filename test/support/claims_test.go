@@ -48,6 +48,8 @@ func (shelf) Uses(string) bool { return false }
 
 func (shelf) Release(context.Context, string) error { return nil }
 
+func (shelf) Leave(string) {}
+
 func (shelf) Sweep(func(string) bool) {}
 
 // claimProofs are those of ResourceClaims.

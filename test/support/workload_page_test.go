@@ -25,6 +25,7 @@ These differences do not belong to a single field:
 - A pod of a Deployment, ReplicaSet, StatefulSet or DaemonSet that Failed or was evicted starts again under its name. Kubernetes deletes it and makes another one.
 - At a scale-down the annotation ` + "`controller.kubernetes.io/pod-deletion-cost`" + ` decides as in Kubernetes. If pods are otherwise equal, nodectl removes the younger one; Kubernetes chooses among pods of a similar age by their UIDs.
 - A workload with the annotation ` + "`nodectl.dev/rollback: on-failure`" + ` returns to an earlier version when its newest one fails; ` + "`nodectl.dev/rollback-trial`" + ` and ` + "`nodectl.dev/rollback-deadline`" + ` set the times. Kubernetes keeps the failed version. See [lifecycle.md](lifecycle.md#rollback).
+- Workloads with the annotation ` + "`nodectl.dev/release: NAME`" + ` return together ([lifecycle.md](lifecycle.md#releases)). A ReplicaSet, Job or CronJob with it is rejected: it has no version to return to.
 - ` + "`scale`" + ` and ` + "`rollout`" + ` do not change the manifest: the new value is an [override](verbs.md#workloads), and ends when the manifest has another value for its field.
 - nodectl never removes the data of a claim. ` + "`nodectl delete volume`" + ` does.
 
