@@ -83,7 +83,7 @@ func TestStorage_ObjectsOfCSI_AreReadAndWritten(t *testing.T) {
 		{v1.PersistentVolumeClaimNodeResizeInfeasible, "no room", `"message":"no room"`},
 		{"", "no room", `"type":"Other"`},
 	} {
-		if is, err := src.MarkClaimResize(ctx, claim, c.state, c.failure); err != nil || is.Name != "x" || !strings.Contains(sent, c.want) || strings.Contains(sent, "allocatedResourceStatuses") != (c.state != "") {
+		if is, err := src.MarkClaimResize(ctx, claim, c.state, c.failure); err != nil || is == nil || !strings.Contains(sent, c.want) || strings.Contains(sent, "allocatedResourceStatuses") != (c.state != "") {
 			t.Errorf("%s %q: %v, sent %s", c.state, c.failure, err, sent)
 		}
 	}
