@@ -52,15 +52,15 @@ const trial = 10 * time.Second
 // stage is a running agent with the Deployment.
 type stage struct {
 	*arm.Turn
-	bench  *bench
-	load   *Load
-	lowest int32 // the fewest available pods that were seen since the last round began
+	load               *Load
+	deadline, minReady time.Duration // of the Deployment
+	lowest             int32         // the fewest available pods that were seen since the last round began
 }
 
 // write gives the Deployment a version.
-func (s *stage) write(v version, minReady time.Duration) error {
+func (s *stage) write(v version) error {
 	file := filepath.Join(s.Manifests, "web.yaml")
-	text := manifest(v, s.bench.deadline, minReady, trial)
+	text := manifest(v, s.deadline, s.minReady, trial)
 	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
 		return err
 	}
@@ -97,11 +97,11 @@ func (s *stage) await(ctx context.Context, limit time.Duration, done func(*shown
 
 // withStage runs do with the first version complete and under load. In the end nothing is left of
 // the Deployment and the Service.
-func (b *bench) withStage(ctx context.Context, name string, minReady time.Duration, do func(*stage) error) error {
+func (b *bench) withStage(ctx context.Context, name string, deadline, minReady time.Duration, do func(*stage) error) error {
 	return b.Turn(ctx, b.Nodectl, name, b.Node.Endpoint, nil, func(t *arm.Turn) (err error) {
-		s := &stage{Turn: t, bench: b, load: newLoad("http://" + address + "/"), lowest: replicas}
+		s := &stage{Turn: t, load: newLoad("http://" + address + "/"), deadline: deadline, minReady: minReady, lowest: replicas}
 		defer func() { err = errors.Join(err, s.clear(context.WithoutCancel(ctx))) }()
-		if err := s.write(good(0), minReady); err != nil {
+		if err := s.write(good(0)); err != nil {
 			return err
 		}
 		if err := s.await(ctx, time.Minute, func(d *shown) bool { return d.isComplete(good(0).name) }); err != nil {
@@ -200,15 +200,18 @@ const (
 // updates is measure 1: version after version, each of which works.
 func (b *bench) updates(ctx context.Context) error {
 	m := b.Begin(ctx, updatesID, "updates", fmt.Sprintf("%d updates of a Deployment with %d replicas behind a Service, at %d requests/s", b.rounds, replicas, b.rate))
-	return b.withStage(ctx, "updates", 0, func(s *stage) error {
+	return b.withStage(ctx, "updates", updateDeadline, 0, func(s *stage) error {
 		var total Window
 		for n := 1; n <= b.rounds; n++ {
 			begin := time.Now()
-			if err := s.write(good(n), 0); err != nil {
+			if err := s.write(good(n)); err != nil {
 				return err
 			}
-			if err := s.await(ctx, 2*time.Minute, func(d *shown) bool { return d.isComplete(good(n).name) }); err != nil {
+			if err := s.await(ctx, 2*time.Minute, func(d *shown) bool { return d.hasFailed(good(n).name) || d.isComplete(good(n).name) }); err != nil {
 				return err
+			}
+			if d, err := s.deployment(ctx); err != nil || d == nil || d.hasFailed(good(n).name) {
+				return errors.Join(err, fmt.Errorf("version %s, which works, was rolled back", good(n).name))
 			}
 			m.Arm(updateTook).Add(time.Since(begin))
 			if err := s.endRound(ctx, m, &total, ""); err != nil {
@@ -226,7 +229,7 @@ func (b *bench) badVersions(ctx context.Context) error {
 	m := b.Begin(ctx, badID, "bad versions", fmt.Sprintf(
 		"%d versions that fail (%d ways in turn), with nodectl.dev/rollback: on-failure, progressDeadlineSeconds %d and minReadySeconds %d, at %d requests/s",
 		b.rounds, len(badKinds), int(b.deadline.Seconds()), int(minReady.Seconds()), b.rate))
-	return b.withStage(ctx, "bad", minReady, func(s *stage) error {
+	return b.withStage(ctx, "bad", b.deadline, minReady, func(s *stage) error {
 		if err := arm.Pause(ctx, trial); err != nil { // the good version passes its trial
 			return err
 		}
@@ -236,7 +239,7 @@ func (b *bench) badVersions(ctx context.Context) error {
 		for n := range b.rounds {
 			v := bad(n)
 			begin := time.Now()
-			if err := s.write(v, minReady); err != nil {
+			if err := s.write(v); err != nil {
 				return err
 			}
 			back := func(d *shown) bool { return d.hasFailed(v.name) && d.isComplete(good(0).name) }
@@ -256,6 +259,10 @@ func (b *bench) badVersions(ctx context.Context) error {
 		return nil
 	})
 }
+
+// updateDeadline is progressDeadlineSeconds for versions that work, the default of Kubernetes: a
+// version that is slow on a busy machine must not be rolled back.
+const updateDeadline = 10 * time.Minute
 
 // minReady is minReadySeconds for bad versions: a version that dies after three seconds must not
 // count as available before.
