@@ -37,11 +37,11 @@ func TestObjectWatch_ObjectsChange_EachChangeIsPrintedOnce(t *testing.T) {
 	}{
 		"names":        {followFlags{watch: true}, ui.Format{Kind: "name"}, nil, "service/web\nservice/db\nservice/web\nservice/db\n", ""},
 		"only changes": {followFlags{watchOnly: true}, ui.Format{Kind: "name"}, nil, "service/db\nservice/web\nservice/db\n", ""},
-		"types": {followFlags{watch: true, watchTypes: true}, ui.Format{Kind: "text"}, nil, `EVENT NAMESPACE   NAME   TYPE        CLUSTER-IP   EXTERNAL-IP   PORT(S)   AGE
-ADDED default     web    ClusterIP   10.0.0.1     <none>        <none>    <unknown>
-ADDED default     db     ClusterIP   10.0.0.2     <none>        <none>    <unknown>
-MODIFIED default     web    ClusterIP   10.0.0.3     <none>        <none>    <unknown>
-DELETED default     db     ClusterIP   10.0.0.2     <none>        <none>    <unknown>
+		"types": {followFlags{watch: true, watchTypes: true}, ui.Format{Kind: "text"}, nil, `EVENT   NAMESPACE   NAME   TYPE        CLUSTER-IP   EXTERNAL-IP   PORT(S)   AGE
+ADDED   default     web    ClusterIP   10.0.0.1     <none>        <none>    <unknown>
+ADDED   default     db     ClusterIP   10.0.0.2     <none>        <none>    <unknown>
+MODIFIED   default     web    ClusterIP   10.0.0.3     <none>        <none>    <unknown>
+DELETED   default     db     ClusterIP   10.0.0.2     <none>        <none>    <unknown>
 `, ""},
 		"no such name": {followFlags{watch: true}, ui.Format{Kind: "name"}, []error{errors.New("service wbe not found")}, "", "service wbe not found"},
 	} {
