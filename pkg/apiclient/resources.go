@@ -65,6 +65,6 @@ func (r *Reader) DeleteResourceSlices(ctx context.Context, node, driver string, 
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	_, _ = io.CopyN(io.Discard, response.Body, fetchLimit) // it lists what was deleted
+	_, _ = io.CopyN(io.Discard, response.Body, fetchLimit) // the answer lists the deleted objects
 	return nil
 }

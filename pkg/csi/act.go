@@ -59,7 +59,7 @@ func (o *operation) stage(ctx context.Context) error {
 		return o.failed(name, short(err))
 	}
 	err = o.step("staged")
-	if err == nil && o.id.block == "" { // no container gets what is in the directory of a block volume
+	if err == nil && o.id.block == "" { // no container gets the directory of a block volume
 		err = checkDir(target)
 	}
 	if err == nil {

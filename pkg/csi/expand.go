@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// growth is what the node has to do about the size of a volume.
+// growth is the node's task for a volume that has grown.
 type growth struct {
 	size resource.Quantity // the volume's new size; zero: nothing has to be done
 	// shows says that the claim's status shows how far the expansion has come. Controllers before

@@ -46,8 +46,8 @@ func claimName(p *v1.Pod, of *v1.PodResourceClaim) (name string, owned bool, err
 	return "", false, fmt.Errorf(`pod "%s/%s", spec.resourceClaim %q: none of the supported fields are set`, p.Namespace, p.Name, of.Name)
 }
 
-// checkClaim refuses a claim that the pod must not use, or that is not allocated. The texts are the
-// kubelet's, as far as it checks the same.
+// checkClaim returns an error for a claim that the pod must not use, or that is not allocated. The
+// texts are the kubelet's, as far as it checks the same.
 func checkClaim(p *v1.Pod, name string, owned bool, claim *resourcev1.ResourceClaim) error {
 	if claim == nil {
 		return fmt.Errorf("fetch ResourceClaim %s: resourceclaims.resource.k8s.io %q not found", name, name)
@@ -104,7 +104,7 @@ func sumOf(claim *resourcev1.ResourceClaim) (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256(text)), nil
 }
 
-// checkDriver refuses a name that is not that of a driver.
+// checkDriver returns an error for a name that cannot be a driver's.
 func checkDriver(name string) error {
 	if len(name) > maxName || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return fmt.Errorf("%.80q is not the name of a DRA driver", name)
@@ -122,7 +122,8 @@ func checkUID(uid string) error {
 	return nil
 }
 
-// devicesOf returns the devices of a driver's answer about a claim, or why they cannot be used.
+// devicesOf returns the devices of a driver's answer about a claim, or an error if the answer is
+// invalid.
 func devicesOf(driver string, list []*drapb.Device) ([]pod.ClaimDevice, error) {
 	if len(list) > maxDevices {
 		return nil, fmt.Errorf("%d devices are listed, more than %d", len(list), maxDevices)

@@ -1,13 +1,13 @@
 // Package dra prepares the devices of ResourceClaims for pods of a cluster, and unprepares them.
 //
-// Drivers register through the registry of plugins (package device). Before the first container of a
-// pod, the engine calls Prepare, and Release once all of them have exited. Both observe a claim, ask
-// Next for one step, do it, and observe again. Of returns the devices of one container, which get into
-// its configuration and its annotation.
+// Drivers register through the registry of plugins (package device). Before the first container of
+// a pod, the engine calls Prepare, and Release once all of them have exited. Both observe a claim,
+// get one step from Next, execute it, and observe again. Of returns the devices of one container,
+// for its configuration and its annotation.
 //
-// The one rule: the file of a claim names each pod that uses it, and each driver that is called, before
-// the call. It says that the call succeeded after it. The next agent reads that. A driver unprepares a
-// claim only when no pod is named.
+// Before a call to a driver, the file of a claim names each pod that uses the claim, and the
+// driver. After the call, the file records its success. The next agent reads the files. A driver
+// unprepares a claim only when the file names no pod.
 package dra
 
 import (
@@ -37,7 +37,7 @@ type Config struct {
 // Cluster is the cluster of the node.
 type Cluster struct {
 	API API
-	// Node returns the Node object as the API server has it, nil while that is not known.
+	// Node returns the Node object of the API server, nil while it is unknown.
 	Node func() *v1.Node
 }
 
@@ -60,7 +60,7 @@ type Claims struct {
 	changed chan struct{} // cap 1: Changed
 	due     chan struct{} // cap 1: slices may be due
 	undone  chan struct{} // cap 1: Run has something to unprepare
-	// cut ends an operation at a point, as a kill of the agent would; nil except in tests.
+	// cut stops an operation at a point, as a kill of the agent would; nil except in tests.
 	cut func(point string) error
 
 	mu      sync.Mutex
@@ -70,7 +70,7 @@ type Claims struct {
 	wipes   map[string]*wipe     // by driver, "" for all
 }
 
-// New returns Claims. It reads which claims an earlier agent has prepared.
+// New returns Claims. It reads the claims that an earlier agent has prepared.
 func New(cfg Config) *Claims {
 	c := &Claims{
 		cfg: cfg, boot: bootID(), changed: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1),
@@ -97,7 +97,7 @@ var (
 	errNoCluster = errors.New("ResourceClaims need an API server (--kubeconfig)")
 )
 
-// Changed is readable after a driver has registered.
+// Changed receives a value after a driver has registered.
 func (c *Claims) Changed() <-chan struct{} { return c.changed }
 
 // Uses reports whether the pod may have claims that have to be unprepared.
@@ -153,7 +153,7 @@ func (c *Claims) Leave(uid string) {
 	wake(c.undone)
 }
 
-// Sweep leaves the claims of all pods for whose UIDs keep returns false to Run, which unprepares them.
+// Sweep makes Run unprepare the claims of all pods for whose UIDs keep returns false.
 func (c *Claims) Sweep(keep func(uid string) bool) {
 	c.mu.Lock()
 	uids := make(map[string]bool)
@@ -190,7 +190,7 @@ func (c *Claims) get(uid string) (record, bool) {
 	return r, known
 }
 
-// step is a point at which tests end an operation, as a kill of the agent would.
+// step is a point at which tests stop an operation, as a kill of the agent would.
 func (c *Claims) step(name string) error {
 	if c.cut != nil {
 		return c.cut(name)
@@ -198,8 +198,8 @@ func (c *Claims) step(name string) error {
 	return nil
 }
 
-// change changes the record of a claim: first its file, then what is known of it. The caller has
-// locked the claim. Only Adopt may change the record meanwhile, so that edit is called twice.
+// change changes the record of a claim: first in its file, then in memory. The caller has locked
+// the claim. Only Adopt may change the record in between; change then calls edit again.
 func (c *Claims) change(uid string, edit func(record) record, point string) error {
 	r, _ := c.get(uid)
 	if err := c.write(edit(r)); err != nil {
@@ -211,7 +211,7 @@ func (c *Claims) change(uid string, edit func(record) record, point string) erro
 	return c.step(point)
 }
 
-// progress changes how far a driver has come with a claim.
+// progress changes the progress of a driver with a claim.
 func (c *Claims) progress(uid, driver string, p Progress, devices []pod.ClaimDevice, point string) error {
 	return c.change(uid, func(r record) record { return r.with(driver, p, devices, c.boot) }, point)
 }

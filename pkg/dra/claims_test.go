@@ -140,8 +140,8 @@ func TestPrepare_ClaimOfATemplate_IsFoundByTheStatusOfThePod(t *testing.T) {
 	}
 }
 
-// An agent is killed at each point of starting a pod and of stopping it. The next one prepares what is
-// not surely prepared, and leaves nothing.
+// An agent is killed at each point of starting a pod and of stopping it. The next one prepares the
+// claims that are not certainly prepared, and leaves nothing.
 //
 // Shows: F1
 func TestPrepare_KilledAtEachPoint_NextAgentGoesOn(t *testing.T) {

@@ -24,8 +24,8 @@ const (
 	callTimeout  = 45 * time.Second // the kubelet's
 	lockTimeout  = 2 * callTimeout
 	maxMessage   = 1 << 20  // bytes of an answer
-	maxHeaders   = 64 << 10 // bytes of its headers, in which errors are
-	maxErrorText = 1 << 10  // bytes of an error that is passed on
+	maxHeaders   = 64 << 10 // bytes of its headers, which contain errors
+	maxErrorText = 1 << 10  // bytes of a driver's error in events and logs
 )
 
 // known are the services of drivers that this node can call.
@@ -41,16 +41,16 @@ type driver struct {
 	// Guarded by Claims.mu.
 	connected bool
 	calls     int  // that use the connection
-	closed    bool // no call begins any more
+	closed    bool // no call may begin
 }
 
-// service has the calls of each version of the interface, as the newest version has them.
+// service has the calls of each version of the interface, in the form of the newest version.
 type service interface {
 	NodePrepareResources(ctx context.Context, q *drapb.NodePrepareResourcesRequest, o ...grpc.CallOption) (*drapb.NodePrepareResourcesResponse, error)
 	NodeUnprepareResources(ctx context.Context, q *drapb.NodeUnprepareResourcesRequest, o ...grpc.CallOption) (*drapb.NodeUnprepareResourcesResponse, error)
 }
 
-// dial returns a driver of a socket. Nothing is sent yet.
+// dial returns a driver of a socket. It sends nothing.
 func dial(name, socket, version string) (*driver, error) {
 	info, err := os.Lstat(socket)
 	if err != nil {
@@ -95,7 +95,8 @@ func (d *driver) watch(ctx context.Context, changed func(connected bool)) {
 	}
 }
 
-// prepare has the driver prepare a claim, and returns its devices. The texts are the kubelet's.
+// prepare calls the driver to prepare a claim, and returns the devices. The texts are the
+// kubelet's.
 func (d *driver) prepare(ctx context.Context, r record) ([]pod.ClaimDevice, error) {
 	ctx, stop := context.WithTimeout(ctx, callTimeout)
 	defer stop()
@@ -123,7 +124,7 @@ func (d *driver) prepare(ctx context.Context, r record) ([]pod.ClaimDevice, erro
 	return devices, nil
 }
 
-// unprepare has the driver undo what it has prepared of a claim.
+// unprepare calls the driver to unprepare a claim.
 func (d *driver) unprepare(ctx context.Context, r record) error {
 	ctx, stop := context.WithTimeout(ctx, callTimeout)
 	defer stop()
@@ -146,7 +147,7 @@ func (d *driver) unprepare(ctx context.Context, r record) error {
 	return nil
 }
 
-// note notes a call for "nodectl why" until its end.
+// note shows a call on the activity board, for "nodectl why", until the call ends.
 func (d *driver) note(ctx context.Context, name, claim string) (end func()) {
 	call := activity.Call{Kind: activity.Claim, Name: name, Target: claim, Host: d.name}
 	call.Limit, _ = ctx.Deadline()

@@ -26,7 +26,7 @@ import (
 
 const driverName = "gpu.test"
 
-// fake is a DRA driver on a socket. It counts what it is asked, and knows which claims it has prepared.
+// fake is a DRA driver on a socket. It counts its calls, and knows which claims it has prepared.
 type fake struct {
 	drapb.UnimplementedDRAPluginServer
 	name string
@@ -114,7 +114,7 @@ func (f *fake) NodeUnprepareResources(_ context.Context, q *drapb.NodeUnprepareR
 	return r, nil
 }
 
-// set changes what the driver does.
+// set changes the behaviour of the driver.
 func (f *fake) set(change func(f *fake)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -2,7 +2,7 @@ package dra
 
 import "strings"
 
-// Progress is how far a driver has come with a claim, as the claim's file on the disk says.
+// Progress is the progress of a driver with a claim, as recorded in the claim's file.
 type Progress int
 
 // The values of Progress.
@@ -21,7 +21,7 @@ type Driver struct {
 
 // State is the observed state of a claim, for one pod that uses it or used it.
 type State struct {
-	Wanted   bool // the pod is to use the claim
+	Wanted   bool // the pod is desired, and uses the claim
 	Recorded bool // the claim has a file
 	Noted    bool // the file names the pod
 	Others   int  // other pods that the file names
@@ -57,8 +57,8 @@ func Next(s State) Step {
 	return nextDown(s)
 }
 
-// nextUp is Next for a pod that is to use the claim. Nothing is written before each driver is there:
-// a pod whose driver never comes can be deleted.
+// nextUp is Next for a desired pod. It writes nothing before each driver is registered, so that a
+// pod whose driver never registers can be deleted.
 func nextUp(s State) Step {
 	var next *Driver
 	for i := range s.Drivers {
@@ -82,7 +82,7 @@ func nextUp(s State) Step {
 	return Step{Finish, "", "each driver has prepared the claim"}
 }
 
-// nextDown is Next for a pod that has terminated. A driver that is away does not delay the others.
+// nextDown is Next for a terminated pod. A driver that is not registered does not delay the others.
 func nextDown(s State) Step {
 	switch {
 	case !s.Recorded:

@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// maxSteps bounds the steps of one operation: each driver needs one.
+// maxSteps limits the steps of one operation: each driver needs one.
 const maxSteps = 4 * maxDevices
 
 // Prepare prepares all claims of a pod; it may take as long as their drivers need. It asks the API
@@ -37,7 +37,8 @@ func (c *Claims) Prepare(ctx context.Context, want *pod.Spec) error {
 	return nil
 }
 
-// forgive notes that a source has the pod. It waits for the end of what Run is doing for it.
+// forgive notes that a source has the pod. It waits until Run has finished its current work for the
+// pod.
 func (c *Claims) forgive(ctx context.Context, uid string) error {
 	c.mu.Lock()
 	_, left := c.left[uid]
@@ -63,7 +64,7 @@ type request struct {
 	sum   string // sumOf the claim
 }
 
-// of returns r for a claim that a pod is to use.
+// of returns r for a claim that a desired pod uses.
 func (r record) of(q request) record {
 	r.Namespace, r.Name, r.UID, r.Allocation = q.claim.Namespace, q.claim.Name, string(q.claim.UID), q.sum
 	return r.withDrivers(driversOf(q.claim))
@@ -112,8 +113,8 @@ func (c *Claims) resolve(ctx context.Context, want *pod.Spec) ([]request, error)
 	return all, nil
 }
 
-// conflict returns why a claim has to wait for what the node still has of another one of its name, or
-// of its earlier allocation.
+// conflict returns the reason why a claim has to wait: the node still has another claim of its
+// name, or its earlier allocation.
 func (c *Claims) conflict(claim *resourcev1.ResourceClaim, sum string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +139,7 @@ func (c *Claims) ready(claim *resourcev1.ResourceClaim, uid, name string) error 
 	return nil
 }
 
-// wanted observes a claim that a pod is to use by a name.
+// wanted observes a claim that a desired pod uses by a name.
 func (c *Claims) wanted(r record, known bool, uid, name string) State {
 	s := c.observe(r, known, uid)
 	s.Wanted, s.Noted = true, r.uses(uid, name)
@@ -172,7 +173,7 @@ func (c *Claims) lock(ctx context.Context, uid string) (unlock func(), err error
 	return unlock, nil
 }
 
-// prepare does the steps until a claim is prepared for a pod.
+// prepare takes steps until a claim is prepared for a pod.
 func (c *Claims) prepare(ctx context.Context, want *pod.Spec, q request) error {
 	uid, id := want.UID(), string(q.claim.UID)
 	unlock, err := c.lock(ctx, id)
@@ -205,7 +206,7 @@ func (c *Claims) prepare(ctx context.Context, want *pod.Spec, q request) error {
 	return waits(pod.ReasonPrepareClaims, fmt.Errorf("the claim is not prepared after %d steps", maxSteps))
 }
 
-// prepareAt has one driver prepare a claim.
+// prepareAt calls one driver to prepare a claim.
 func (c *Claims) prepareAt(ctx context.Context, r record, name string) error {
 	d := c.acquire(name)
 	if d == nil {
@@ -262,7 +263,7 @@ func (c *Claims) Release(ctx context.Context, uid string) error {
 	return c.releaseAll(ctx, uid, nil)
 }
 
-// releaseAll is Release as long as still returns true for the pod; nil is always true.
+// releaseAll is Release as long as still returns true for the pod; nil stands for true.
 func (c *Claims) releaseAll(ctx context.Context, uid string, still func(uid string) bool) error {
 	var failed []error
 	for _, id := range c.claimsOf(uid) {
@@ -276,7 +277,7 @@ func (c *Claims) releaseAll(ctx context.Context, uid string, still func(uid stri
 	return nil
 }
 
-// unprepare does the steps until a pod uses nothing of a claim.
+// unprepare takes steps until a pod does not use a claim any more.
 func (c *Claims) unprepare(ctx context.Context, id, uid string, still func(uid string) bool) error {
 	unlock, err := c.lock(ctx, id)
 	if err != nil {
@@ -309,7 +310,7 @@ func (c *Claims) unprepare(ctx context.Context, id, uid string, still func(uid s
 	return fmt.Errorf("the claim is not unprepared after %d steps", maxSteps)
 }
 
-// unprepareAt has one driver unprepare a claim.
+// unprepareAt calls one driver to unprepare a claim.
 func (c *Claims) unprepareAt(ctx context.Context, r record, name string) error {
 	d := c.acquire(name)
 	if d == nil {

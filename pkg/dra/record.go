@@ -32,14 +32,14 @@ type record struct {
 	Pods map[string][]string `json:"pods,omitempty"`
 }
 
-// driverRecord is how far one driver has come with a claim.
+// driverRecord is the progress of one driver with a claim.
 type driverRecord struct {
 	Name     string            `json:"name"`
-	Progress string            `json:"progress,omitempty"` // "begun", or "done" and the ID of the machine's boot
+	Progress string            `json:"progress,omitempty"` // "begun", or "done" with the boot ID of the machine
 	Devices  []pod.ClaimDevice `json:"devices,omitempty"`
 }
 
-// progress returns how far the driver has come. After a reboot the driver has to prepare the claim
+// progress returns the progress of the driver. After a reboot the driver has to prepare the claim
 // again.
 func (d driverRecord) progress(boot string) Progress {
 	switch how, at, _ := strings.Cut(d.Progress, " "); {
@@ -118,7 +118,7 @@ func (r record) devices() []pod.ClaimDevice {
 	return all
 }
 
-// check refuses a record that no agent has written.
+// check returns an error for a record that nodectl never writes.
 func (r record) check() error {
 	err := checkUID(r.UID)
 	for _, d := range r.Drivers {

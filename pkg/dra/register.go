@@ -13,11 +13,12 @@ const (
 	maxPlugins = 8 // of one driver: an update runs two for a while
 )
 
-// wipeAfter is how long a driver may be away before its ResourceSlices are deleted (the kubelet's).
+// wipeAfter is how long a driver may be unregistered before its ResourceSlices are deleted, as in
+// the kubelet.
 const wipeAfter = 30 * time.Second
 
-// Check implements the registry's handler of plugins: it refuses a driver that no retry can make
-// usable. The texts are the kubelet's.
+// Check implements device.Handler: it returns an error for a driver that no retry can make usable.
+// The texts are the kubelet's.
 func (c *Claims) Check(name, endpoint string, versions []string) error {
 	if err := checkDriver(name); err != nil {
 		return err
@@ -28,7 +29,7 @@ func (c *Claims) Check(name, endpoint string, versions []string) error {
 	return nil
 }
 
-// Register implements the registry's handler of plugins: it connects to a driver.
+// Register implements device.Handler: it connects to a driver.
 func (c *Claims) Register(_ context.Context, name, endpoint string, versions []string) error {
 	version, err := serviceOf(versions)
 	if err != nil {
@@ -75,8 +76,8 @@ func (c *Claims) connected(d *driver, connected bool) {
 	c.syncLocked(d.name)
 }
 
-// Unregister implements the registry's handler of plugins: it forgets the driver of a socket. Calls
-// that have begun go on.
+// Unregister implements device.Handler: it removes the driver of a socket. Calls that have begun
+// continue.
 func (c *Claims) Unregister(name, endpoint string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,8 +137,8 @@ func (c *Claims) usableLocked(name string) bool {
 	return slices.ContainsFunc(c.drivers[name], func(d *driver) bool { return d.connected })
 }
 
-// syncLocked makes the ResourceSlices of a driver due that is not connected, as long as it is not;
-// c.mu is held.
+// syncLocked makes the deletion of a driver's ResourceSlices due while the driver is not connected.
+// The caller holds c.mu.
 func (c *Claims) syncLocked(name string) {
 	w, due := c.wipes[name]
 	usable := c.usableLocked(name)

@@ -16,7 +16,7 @@ const (
 	idle       = time.Hour
 )
 
-// wipe is the deletion of the ResourceSlices of a driver that is away, or of all drivers.
+// wipe is the deletion of the ResourceSlices of an unregistered driver, or of all drivers.
 type wipe struct {
 	at       time.Time
 	failures int
@@ -37,8 +37,9 @@ func wake(c chan<- struct{}) {
 	}
 }
 
-// Run deletes the ResourceSlices of drivers that are away, and unprepares the claims of pods that no
-// source has, until ctx ends. It begins with the slices of all drivers: none has registered yet.
+// Run deletes the ResourceSlices of unregistered drivers, and unprepares the claims of pods that no
+// source has, until ctx ends. It begins with the slices of all drivers, because none has registered
+// yet.
 func (c *Claims) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -55,7 +56,7 @@ func (c *Claims) Run(ctx context.Context) {
 	}
 }
 
-// wipeDue deletes the slices that are due, and returns how long to wait.
+// wipeDue deletes the slices whose deletion is due, and returns the wait until the next one.
 func (c *Claims) wipeDue(ctx context.Context) time.Duration {
 	c.mu.Lock()
 	var due []string

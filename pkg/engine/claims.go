@@ -113,8 +113,9 @@ func (w *worker) leaveClaims(uid string) {
 	}
 }
 
-// beforeReport does what has to be done before the pod is reported. If ok is false, the worker has to
-// read the pod again; if over is true, it has to return.
+// beforeReport writes the record and releases claims, which has to happen before the pod is
+// reported. If ok is false, the worker has to read the pod again; if over is true, it has to
+// return.
 func (w *worker) beforeReport(ctx context.Context, v plan.View, p plan.Plan) (ok, over bool) {
 	what, err := "the state of the pod cannot be recorded", w.remember(ctx, v, p)
 	if err == nil {

@@ -217,8 +217,8 @@ func (w *worker) release(uid string) error {
 	return nil
 }
 
-// removeAll removes what the node keeps under the UID: the cgroup with its processes, the
-// users, prepared claims, the directory. It removes nothing where the UID is another pod's.
+// removeAll removes everything under the UID on the node: the cgroup with its processes, the users,
+// prepared claims, the directory. It removes nothing where the UID is another pod's.
 func (w *worker) removeAll(ctx context.Context, uid string) error {
 	if own, err := w.isOwner(uid); !own {
 		return err

@@ -72,7 +72,7 @@ func (r *reader) workloadIn(o object, key pod.Key) (*pod.Object, []pod.Problem) 
 	for name, what := range pod.RollbackProblems(o.kind, meta.Annotations) {
 		hint := "a version that fails is rolled back with " + pod.AnnotationRollback + ": " + pod.RollbackOnFailure
 		if name == pod.AnnotationRelease {
-			hint = "" // it says what is possible
+			hint = "" // the problem names the remedy
 		}
 		problems = append(problems, o.problem("metadata.annotations["+name+"]", what, hint))
 	}

@@ -46,7 +46,7 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 		return b.growMounted(ctx, p, s)
 	}
 	if !p.driver && isMountPoint(p.path) {
-		if s.again || s.bound[p.Name] != nil || s.remote[p.Name] != "" { // the mark knows what it shows, also if an earlier SetUp failed
+		if s.again || s.bound[p.Name] != nil || s.remote[p.Name] != "" { // the mark names the mount's content, even if an earlier SetUp failed
 			return nil
 		}
 		// No container uses the mount yet, and the mark does not name its content.
@@ -90,8 +90,8 @@ func (b bound) mountNFS(p placed, s *setting, from *v1.PersistentVolume) error {
 	return nil
 }
 
-// growMounted has the driver of a mounted volume enlarge it if the claim got larger. What fails is tried
-// again later: the volume stays as it is.
+// growMounted makes the driver of a mounted volume enlarge it if the claim got larger. After a
+// failure the volume stays unchanged, and a later call tries again.
 func (b bound) growMounted(ctx context.Context, p placed, s *setting) error {
 	if !s.drivers[p.Name].Grows {
 		return nil

@@ -46,7 +46,7 @@ func (hostMounter) Unmount(target string) error {
 	return force.UnmountWithForce(target, unmountTimeout)
 }
 
-// mounter returns what mounts network file systems.
+// mounter returns the Mounter of network file systems.
 func (v *Volumes) mounter() Mounter {
 	if v.cfg.Mounter != nil {
 		return v.cfg.Mounter

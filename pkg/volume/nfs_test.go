@@ -138,8 +138,8 @@ func TestSetUp_NFSServerFails_OthersAreKept(t *testing.T) {
 	}
 }
 
-// What mount would take as options, as several servers or as another mount is refused. A pod without an
-// API server has no NFS volume.
+// Text that mount would read as options, as several servers or as another mount is rejected. A pod
+// without an API server has no NFS volume.
 func TestSetUp_NFSVolumeIsHostile_IsRefused(t *testing.T) {
 	p, n, bound := withServers(t)
 	for _, from := range []v1.NFSVolumeSource{

@@ -25,28 +25,29 @@ func ReleaseOf(o *pod.Object) ReleaseKey {
 	return ReleaseKey{o.Origin.Layer(), o.Namespace, name}
 }
 
-// MaxRelease is how many workloads a release has at most. Each decision about one depends on all.
+// MaxRelease limits the workloads of a release, because each decision about one depends on all.
 const MaxRelease = 50
 
-// Outcome is how a rollout of a release ended.
+// Outcome is the end of a rollout of a release.
 type Outcome string
 
-// The outcomes. A rollout without one goes on.
+// The outcomes. A rollout without an outcome continues.
 const (
 	Passed Outcome = "passed" // every new version passed its trial
 	// Failed says that a new version failed: all workloads that changed return to the versions before.
 	Failed Outcome = "failed"
-	// Stays says that a new version failed, and that one of the workloads cannot return. So none does.
+	// Stays says that a new version failed, and that one of the workloads cannot return, so that
+	// none does.
 	Stays Outcome = "stays"
 )
 
-// ReleaseState is the part of a workload in a rollout of its release. The first workload whose state
-// has an outcome decides for all of them: the other ones take it from there, also after a restart of
-// the agent. So the versions that changed together stay together.
+// ReleaseState is the part of a workload in a rollout of its release. The first workload whose
+// state has an outcome decides for all: the other workloads take the outcome from it, also after a
+// restart of the agent. So versions that changed together stay together.
 type ReleaseState struct {
 	Name string `json:"name"`
-	// Rollout is the number of the rollout, which rises. The workloads that changed together have the
-	// same.
+	// Rollout is the number of the rollout, which rises. Workloads that changed together have the
+	// same number.
 	Rollout int64 `json:"rollout"`
 	// Before is the hash of the revision that the workload had before; "" if it is new.
 	Before  string  `json:"before,omitempty"`
@@ -56,21 +57,21 @@ type ReleaseState struct {
 	Why    string `json:"why,omitempty"`
 }
 
-// Member is a workload of a release, as its last decision left it.
+// Member is a workload of a release, in the state after its last decision.
 type Member struct {
-	// Object is the workload as its source wrote it.
+	// Object is the workload of the source.
 	Object *pod.Object
 	// State is the state that is stored.
 	State State
-	// Maybe is another state that the store may have, or will have: it is being written, or its write
-	// has failed. No outcome may depend on State then. nil is none.
+	// Maybe is another state that the store may have: it is being written, or its write has failed.
+	// While it is not nil, no outcome may depend on State.
 	Maybe *State
 }
 
-// nameOf names a workload inside its namespace.
+// nameOf returns the name of a workload inside its namespace, with its kind.
 func nameOf(o *pod.Object) string { return strings.ToLower(o.Kind) + "/" + o.Name }
 
-// isChanged reports whether the newest revision is a new version of a rollout that goes on.
+// isChanged reports whether the newest revision is a new version of a rollout in progress.
 func (s *State) isChanged() bool {
 	n := len(s.Revisions)
 	return s.Release != nil && s.Release.Outcome == "" && n > 0 && s.Revisions[n-1].Hash != s.Release.Before
@@ -107,8 +108,8 @@ func Together(s *State, others []Member) (all []pod.ObjectKey, rolls bool) {
 	return all, true
 }
 
-// isWith reports whether a workload has a new version in the rollout. One that replaces pods only
-// when a person deletes them does not take part.
+// isWith reports whether a workload has a new version in the rollout. A workload that replaces pods
+// only after a user deletes them does not take part.
 func (m *Member) isWith(r *ReleaseState) bool {
 	return m.State.isChanged() && m.State.Release.Name == r.Name && m.State.Release.Rollout == r.Rollout && replacesPods(m.Object)
 }
@@ -118,8 +119,8 @@ func begins(effective *pod.Object, s *State) bool {
 	return replacesPods(effective) && !isPaused(effective) && !s.hasTemplate(effective)
 }
 
-// begin notes that a new template of the workload is part of a rollout of its release: of the one
-// that goes on, or else of a new one.
+// begin notes that a new template of the workload is part of a rollout of its release: of the
+// rollout in progress, or else of a new one.
 func (in *Input) begin() {
 	key, r := ReleaseOf(in.Object), in.State.Release
 	if r != nil && r.Name != key.Name {
@@ -147,7 +148,7 @@ func (in *Input) reviseFirst(t *v1.PodTemplateSpec) {
 	in.State.Deployment = in.State.Deployment.restarted()
 }
 
-// rollout returns the number of the rollout that goes on, or of the next one.
+// rollout returns the number of the rollout in progress, or of the next one.
 func (in *Input) rollout(release string) int64 {
 	newest, over := int64(0), true
 	see := func(r *ReleaseState) {
@@ -182,7 +183,7 @@ func withOutcome(r *ReleaseState) *ReleaseState {
 }
 
 // tryAgain ends the override of a version that was left because another workload failed, once that
-// one has another version: both belong to the release.
+// workload has another version: both belong to the release.
 func (in *Input) tryAgain() []Event {
 	if !triesAgain(in.Object, &in.State, in.stateOf) {
 		return nil
@@ -268,9 +269,9 @@ func (in *Input) canReturn(effective *pod.Object, to *Revision) bool {
 	return to.isKnown() && of.allows(to)
 }
 
-// judgeRelease ends the rollout of the release if it is time: why is why the newest version of this
-// workload failed, "" if it did not. If the workload returns to the version before, judgeRelease
-// returns both versions and the reason.
+// judgeRelease ends the rollout of the release if it is time. why is the reason if the newest
+// version of this workload failed, else "". If the workload returns to the previous version,
+// judgeRelease returns both versions and the reason.
 func (in *Input) judgeRelease(d *Decision, newest *Revision, why string) (failed, to *Revision, reason string) {
 	r := *d.State.Release
 	switch {
@@ -293,7 +294,7 @@ func (in *Input) judgeRelease(d *Decision, newest *Revision, why string) (failed
 	}
 	r.Outcome = Failed
 	back := in.State.before()
-	if back == nil { // it is new: only the other ones return
+	if back == nil { // the workload is new: only the other ones return
 		d.State.Release, d.State.Trial = &r, nil
 		d.Events = append(d.Events, Event{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d failed, and there is no other one to return to: %s", newest.Number, r.Why)})
 		return nil, nil, ""
@@ -302,8 +303,9 @@ func (in *Input) judgeRelease(d *Decision, newest *Revision, why string) (failed
 	return newest, back, r.Why
 }
 
-// mustWait reports whether the rollout of a release cannot end yet: the state of another workload is
-// being stored, or that workload is about to take part, or, for a success, is on trial.
+// mustWait reports whether the rollout of a release cannot end yet. That is so if the state of
+// another workload is being stored, if that workload is about to take part, or, for a success, if
+// it is on trial.
 func (in *Input) mustWait(r *ReleaseState, success bool) bool {
 	return slices.ContainsFunc(in.Release, func(m Member) bool {
 		if m.Maybe != nil {
@@ -321,8 +323,9 @@ func (in *Input) mustWait(r *ReleaseState, success bool) bool {
 	})
 }
 
-// whoCannotReturn returns a clause that says which workload cannot return to its version before, and
-// that the other ones stay for that reason; "" if all that have one can.
+// whoCannotReturn returns a clause that names a workload that cannot return to its previous
+// version, and says that the others stay for that reason. It returns "" if all workloads with a
+// previous version can return.
 func (in *Input) whoCannotReturn(r *ReleaseState) string {
 	returns := false
 	check := func(o *pod.Object, s *State) string {

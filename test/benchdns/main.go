@@ -133,7 +133,7 @@ func stateOf(services int, upstream netip.AddrPort) server.State {
 	return s
 }
 
-// result is what one kind of queries took.
+// result has the measurements of one kind of queries.
 type result struct {
 	latencies []time.Duration
 	cpu, took time.Duration

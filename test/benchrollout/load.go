@@ -28,7 +28,7 @@ const (
 type Load struct {
 	url string
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	window Window
 	errors map[string]int
 }
@@ -137,7 +137,7 @@ func (l *Load) note(kept bool, took time.Duration, late int, err error) {
 	}
 }
 
-// addresses match what differs between two errors of one kind.
+// addresses matches the text that differs between two errors of one kind.
 var addresses = regexp.MustCompile(`(\d+\.){3}\d+(:\d+)?`)
 
 func errorText(kept bool, err error) string {

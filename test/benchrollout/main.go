@@ -34,7 +34,7 @@ const (
 	badID     = 2
 )
 
-// bench is what both measures share.
+// bench has the common parts of both measures.
 type bench struct {
 	program.Bench
 	rounds, rate int
@@ -127,7 +127,7 @@ func addFigures(r *report.Report, deadline time.Duration) {
 	}
 }
 
-// text is the report for people: what docs/benchmarks.md holds.
+// text returns the report for people, which docs/benchmarks.md contains.
 func text(r *report.Report) string {
 	var b strings.Builder
 	b.WriteString(report.Origin(r) + "| measure | figure | value | smallest–largest | limit | |\n|---|---|---|---|---|---|\n")

@@ -14,7 +14,8 @@ import (
 //go:embed recorded
 var recorded embed.FS
 
-// Case is a sequence of pods on a described machine, and what the kubelet's managers did with them.
+// Case is a sequence of pods on a described machine, with the allocations of the kubelet's
+// managers.
 type Case struct {
 	Name    string
 	Machine string
