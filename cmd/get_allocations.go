@@ -10,9 +10,9 @@ func (p *program) getAllocationsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "allocations",
 		Aliases: []string{"allocation"},
-		Short:   "Show containers with devices, CPUs or memory of their own",
-		Long: `Show the containers that have devices of plugins or ResourceClaims, CPUs or
-memory of NUMA nodes for themselves, as the container runtime shows them now.
+		Short:   "Show containers with devices, exclusive CPUs or NUMA memory",
+		Long: `Show the containers that have devices of plugins or ResourceClaims, exclusive
+CPUs or memory of NUMA nodes, as the container runtime shows them now.
 Monitoring agents read the same from pod-resources/kubelet.sock in the directory
 of --kubelet-dir.`,
 		Args: noArgs,
