@@ -71,8 +71,9 @@ func (o *operation) expand(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// notExpanded reports to the claim that a call has failed for good, and returns the kubelet's error.
-// A driver that cannot enlarge a volume in use is not asked again until the volume is mounted anew.
+// notExpanded reports to the claim that a call has finally failed, and returns the kubelet's error.
+// If the driver cannot enlarge a volume in use, nodectl does not call it again before the volume is
+// mounted again.
 func (o *operation) notExpanded(ctx context.Context, claim *v1.PersistentVolumeClaim, to growth, err error) error {
 	text := "Expander.NodeExpand failed to expand the volume : %w"
 	state := v1.ClaimResourceStatus("")
