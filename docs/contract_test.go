@@ -62,8 +62,7 @@ func TestContract_Citation_IsFoundInItsContext(t *testing.T) {
 	}
 }
 
-// A contractEntry is a row of contract.md: a number and what it means, below the head of its
-// column.
+// A contractEntry is a row of contract.md: a number and its meaning, below the head of its column.
 type contractEntry struct{ section, head, number, text string }
 
 func (e contractEntry) anchor() string {

@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// TestServerPageHasEveryRoute holds server.md to the classes that pkg/server's own
-// test holds the registry to: every request stands there, with what has to be allowed
-// for it, and no other does.
+// TestServerPageHasEveryRoute holds server.md to the classes that pkg/server's own test holds the
+// registry to: every request stands there, with the access that it needs, and no other one does.
 //
 // Shows: D1
 func TestServerPageHasEveryRoute(t *testing.T) {

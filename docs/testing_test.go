@@ -1,4 +1,4 @@
-// Package docs_test holds the documents to what the tree has.
+// Package docs_test compares the documents with the tree.
 package docs_test
 
 import (

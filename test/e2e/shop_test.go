@@ -140,11 +140,11 @@ func (s *stage) powerCycle() {
 	}
 }
 
-// TestShop_Serve_RebootEditsRolloutRollback: the files of examples/shop, as they run in a cluster, with
-// other periods. Pods find one another by the names of Services. All of it survives a restart of
-// everything. An edit changes exactly what the dry run predicts. During a rollout, and during the
-// rollback of a version that crashes, every visit succeeds. A claim stays when its pods go. The test
-// is not parallel: Services are those of a machine.
+// TestShop_Serve_RebootEditsRolloutRollback: the files of examples/shop, as they run in a cluster,
+// with other periods. Pods find one another by the names of Services. All of it survives a restart
+// of everything. An edit has exactly the effects that the dry run predicts. During a rollout, and
+// during the rollback of a version that crashes, every visit succeeds. A claim stays when its pods
+// go. The test is not parallel: Services are those of a machine.
 //
 // Shows: F33, P21, C-1.38.5
 func TestShop_Serve_RebootEditsRolloutRollback(t *testing.T) {

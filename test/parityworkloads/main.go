@@ -133,7 +133,7 @@ func recordAll(ctx context.Context, o *options, chosen []*Scenario) (fine bool, 
 	return fine, nil
 }
 
-// compareOne returns what is wrong with a scenario, "" for nothing: nodectl's rounds are neither
+// compareOne returns the problem of a scenario, "" for none: nodectl's rounds are neither
 // the recorded ones nor those that have a reason. With write, the file gets nodectl's rounds; a
 // person writes the reason.
 func compareOne(s *Scenario, write bool) (problem string, err error) {

@@ -189,7 +189,7 @@ func firstContainer(object map[string]any) (map[string]any, error) {
 	return nil, fmt.Errorf("the template has no container")
 }
 
-// command does what a person's command does.
+// command has the effect of a user's command.
 func (o *ours) command(step Step) error {
 	c := workload.Command{Verb: workload.Verb(step.Verb)}
 	if len(step.Args) > 0 {

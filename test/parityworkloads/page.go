@@ -7,7 +7,7 @@ import (
 	"github.com/nodectl/nodectl/test/compare"
 )
 
-// document is what is written for readers.
+// document is the text for readers.
 const document = "docs/fidelity-workloads.md"
 
 const intro = `# Workloads compared with Kubernetes' controllers

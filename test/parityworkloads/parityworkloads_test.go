@@ -48,7 +48,7 @@ func TestScenario_RecordedRounds_AreNodectlsOrHaveAReason(t *testing.T) {
 	}
 }
 
-// docs/fidelity-workloads.md is what the scenarios say.
+// docs/fidelity-workloads.md is made from the scenarios.
 func TestPage_Scenarios_AreThoseOfTestdata(t *testing.T) {
 	file := filepath.Join(node.Repo(), document)
 	want := markdown(scenarios(t))

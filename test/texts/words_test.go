@@ -39,7 +39,7 @@ const mostAllowed = 2
 
 // mostWhatClauses is how many lines of Go comments may have a clause with "what" instead of a noun.
 // It may only fall.
-const mostWhatClauses = 12
+const mostWhatClauses = 8
 
 var (
 	bannedWords = regexp.MustCompile(`(?i)\b(` + alternatives() + `)\b`)
