@@ -314,7 +314,7 @@ func TestDeployment_PodVanishes_AnotherOneOfItsRevisionFollows(t *testing.T) {
 	if !slices.Contains(w.names(), names[0]) {
 		t.Errorf("the pod has another name: %v, before %v", w.names(), names)
 	}
-	if !strings.Contains(w.steps(), "lost 1 of them") {
+	if !strings.Contains(w.steps(), "1 of them are missing") {
 		t.Errorf("the steps do not give the reason:\n%s", w.steps())
 	}
 }
