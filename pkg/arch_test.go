@@ -30,7 +30,7 @@ var rules = []struct {
 	{module + "pkg/feed", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/ui/..."}, "the engine publishes; the edge reads"},
 	{module + "pkg/activity", []string{"pkg/agent", "pkg/apiclient", "pkg/client", "pkg/cri", "pkg/csi", "pkg/dra", "pkg/engine", "pkg/image", "pkg/prober", "pkg/server", "pkg/suspect", "pkg/ui", "pkg/volume"}, "what may hang notes its calls; why shows them"},
 	{module + "pkg/controller", []string{"pkg/agent", "pkg/agent/look"}, "the agent makes it; podconfig and the engine have interfaces for it"},
-	{module + "pkg/workload", []string{"pkg/agent", "pkg/agent/look", "pkg/controller"}, "the controller asks it; adapters do not decide"},
+	{module + "pkg/workload", []string{"pkg/agent", "pkg/agent/look", "pkg/controller", "test/parityworkloads"}, "the controller asks it; adapters do not decide"},
 	{module + "pkg/balancer", []string{"pkg/agent", "test/benchservices"}, "the agent makes it; the engine has interfaces for it"},
 	{module + "pkg/service/nft", []string{"pkg/agent", "pkg/balancer", "pkg/doctor", "test/benchservices"}, "the packet filter is spoken to in one place"},
 	{module + "pkg/service", []string{"pkg/agent", "pkg/balancer", "pkg/service/nft", "test/benchservices"}, "the balancer asks it; adapters do not decide"},
@@ -178,7 +178,7 @@ var owned = []struct {
 }{
 	{"os.CreateTemp", []string{"pkg/atomicfile"}, "atomicfile replaces files"},
 	{
-		"os.Rename", []string{"pkg/atomicfile", "pkg/agent", "pkg/bundle", "pkg/certificate", "pkg/record", "pkg/server", "pkg/volume", "hack/..."},
+		"os.Rename", []string{"pkg/atomicfile", "pkg/agent", "pkg/bundle", "pkg/certificate", "pkg/record", "pkg/server", "pkg/volume", "examples/images/shop", "hack/..."},
 		"atomicfile replaces files; others rename links, sockets, directories and logs",
 	},
 }

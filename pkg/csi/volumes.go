@@ -181,7 +181,7 @@ func (v *Volumes) loadDevices(dir string) {
 	for _, name := range names(dir) {
 		d, err := readData(filepath.Join(dir, name, dataDir))
 		if err != nil {
-			v.cfg.Log.Warn("Staged volume not known", "directory", filepath.Join(dir, name, dataDir), "error", err)
+			v.cfg.Log.Warn("Cannot read the data of a staged volume, leaving it out", "directory", filepath.Join(dir, name, dataDir), "error", err)
 			continue
 		}
 		if id, ok := d.id(name); ok {

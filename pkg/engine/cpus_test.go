@@ -147,7 +147,7 @@ func TestCPUs_PolicyIsChanged_PodsKeepWhatTheyHave(t *testing.T) {
 		m.arrive()
 		m.pass(time.Minute)
 		wantCPUs(t, m, map[string]string{"a": "0-3@", "b": "0-3@"})
-		if !strings.Contains(m.log.String(), "Running pod keeps the shared CPUs") {
+		if !strings.Contains(m.log.String(), "Running pod stays in the shared pool") {
 			t.Error("no word about a")
 		}
 		m.src.set(a, b, mkpod("c", guaranteedPod("1")))

@@ -29,7 +29,8 @@ func TestCapacityOfAForceDeletedPod_IsWaitedFor(t *testing.T) {
 }
 
 // TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods: pods with an iSCSI volume are Pending
-// with FailedMount, and there are as many as the ReplicaSet specifies.
+// with FailedMount, and there are as many as the ReplicaSet specifies. The volume is read-only: the
+// scheduler places no two pods on a node that write to the same one.
 //
 // Shows: C-1.31
 func TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods(t *testing.T) {
@@ -46,7 +47,7 @@ spec:
     spec:
       containers:
       - {name: main, image: "` + busybox + `", volumeMounts: [{name: data, mountPath: /data}]}
-      volumes: [{name: data, iscsi: {targetPortal: "192.0.2.1:3260", iqn: "iqn.2026-01.com.example:disk", lun: 0}}]
+      volumes: [{name: data, iscsi: {targetPortal: "192.0.2.1:3260", iqn: "iqn.2026-01.com.example:disk", lun: 0, readOnly: true}}]
 `)
 	w.awaitOutput("Pending Pending", "get", "pods", "-o", "jsonpath={.items[*].status.phase}")
 	w.awaitOutput("FailedMount FailedMount", "get", "pods", "-o", "jsonpath={.items[*].status.reason}")
