@@ -41,18 +41,20 @@ func main() {
 	seconds := flag.Int("seconds", 20, "how long each kind of queries is sent")
 	services := flag.Int("services", 200, "Services that the server knows")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var err error
-	if os.Getenv(inside) == "" {
-		err = isolate(ctx)
-	} else {
-		err = measure(ctx, *rate, time.Duration(*seconds)*time.Second, *services)
-	}
-	if err != nil {
+	if err := isolated(*rate, *services, time.Duration(*seconds)*time.Second); err != nil {
 		fmt.Fprintln(os.Stderr, "benchdns:", err)
 		os.Exit(1)
 	}
+}
+
+// isolated measures in a network namespace of its own, until a signal ends it.
+func isolated(rate, services int, seconds time.Duration) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if os.Getenv(inside) == "" {
+		return isolate(ctx)
+	}
+	return measure(ctx, rate, seconds, services)
 }
 
 // isolate runs this program again, in a network namespace of its own.

@@ -27,18 +27,20 @@ func main() {
 	changes := flag.Int("changes", 2000, "changes of readiness")
 	idle := flag.Duration("idle", time.Minute, "how long the idle balancer is measured")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var err error
-	if os.Getenv(inside) == "" {
-		err = isolate(ctx)
-	} else {
-		err = measure(ctx, *services, *endpoints, *changes, *idle)
-	}
-	if err != nil {
+	if err := isolated(*services, *endpoints, *changes, *idle); err != nil {
 		fmt.Fprintln(os.Stderr, "benchservices:", err)
 		os.Exit(1)
 	}
+}
+
+// isolated measures in a network namespace of its own, until a signal ends it.
+func isolated(services, endpoints, changes int, idle time.Duration) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if os.Getenv(inside) == "" {
+		return isolate(ctx)
+	}
+	return measure(ctx, services, endpoints, changes, idle)
 }
 
 // isolate runs this program again, in a network namespace of its own.

@@ -4,7 +4,6 @@
 package cpusettest
 
 import (
-	"bufio"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -26,14 +25,13 @@ var Machines = []string{"two-sockets-smt", "eight-nodes", "asymmetric", "hybrid"
 // Sys returns the /sys of a described machine.
 func Sys(t testing.TB, name string) fs.FS {
 	t.Helper()
-	f, err := files.Open("machines/" + name + ".txt")
+	text, err := files.ReadFile("machines/" + name + ".txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
 	sys := fstest.MapFS{}
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		words := strings.Fields(lines.Text())
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
 		if len(words) == 0 || words[0] == "#" {
 			continue
 		}
@@ -48,7 +46,7 @@ func Sys(t testing.TB, name string) fs.FS {
 		case "cores":
 			writeCores(t, sys, words[1], given)
 		default:
-			t.Fatalf("%s: unknown line %q", name, lines.Text())
+			t.Fatalf("%s: unknown line %q", name, line)
 		}
 	}
 	shareCaches(sys)

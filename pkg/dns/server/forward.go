@@ -81,6 +81,11 @@ func (f *forwarder) resolve(ctx context.Context, q dns.Query) ([]byte, error) {
 	f.mu.Lock()
 	c, open := f.calls[key]
 	if !open {
+		// The answer may have come since the query was not found in the cache.
+		if msg, _, ok := f.cache.get(key, time.Now()); ok {
+			f.mu.Unlock()
+			return msg, nil
+		}
 		c = &call{done: make(chan struct{})}
 		f.calls[key] = c
 	}
