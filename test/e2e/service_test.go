@@ -212,5 +212,6 @@ func TestServices_DeploymentBehindAService_IsReachedAndGoes(t *testing.T) {
 		}
 		return nil
 	})
+	s.awaitGone("client")
 	a.leave()
 }
