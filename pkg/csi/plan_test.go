@@ -81,7 +81,7 @@ func (m *model) do(i int, step Step, kill int) {
 				m.t.Fatal("unstaged while a pod uses it")
 			}
 		}
-		if kill == 1 {
+		if m.staged = Begun; kill == 1 {
 			return
 		}
 		if m.isStaged, m.unstageCalls = false, m.unstageCalls+1; kill != 2 {
