@@ -313,6 +313,13 @@ func TestDecide_Story_KeepsItsLaws(t *testing.T) {
 			checkEndpoints(t, in, next)
 			again := in
 			again.Earlier, again.Before = next.Allocations, &next
+			// An address that a refused Service gave up may be another one's with the next decision.
+			for range names {
+				if settled := Decide(again); !settled.Allocations.Equal(next.Allocations) {
+					next = settled
+					again.Earlier, again.Before = next.Allocations, &next
+				}
+			}
 			repeated := Decide(again)
 			if !repeated.Allocations.Equal(next.Allocations) {
 				t.Fatalf("another decision: %+v, then %+v", next.Allocations, repeated.Allocations)

@@ -41,7 +41,7 @@ func bind(to netip.AddrPort) (fds []int, err error) {
 		} else if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // limited by net.core.rmem_max
 		}
-		if err := unix.Bind(fd, sockaddr(to)); err != nil {
+		if err := bindSocket(fd, to); err != nil {
 			if errors.Is(err, unix.EADDRINUSE) {
 				err = fmt.Errorf("%w: another program listens there, or on all addresses of this machine", err)
 			}
@@ -54,6 +54,20 @@ func bind(to netip.AddrPort) (fds []int, err error) {
 		}
 	}
 	return fds, nil
+}
+
+// bindLimit is how long bindSocket waits for an address that is in use.
+const bindLimit = time.Second
+
+// bindSocket binds a socket. The threads of a killed process may hold its sockets after its first thread
+// has ended, so bindSocket tries for a second.
+func bindSocket(fd int, to netip.AddrPort) error {
+	for deadline := time.Now().Add(bindLimit); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Bind(fd, sockaddr(to))
+		if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 func family(a netip.Addr) int {
