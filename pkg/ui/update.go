@@ -30,8 +30,8 @@ func (v *View) Update(u PodUpdate, diff bool) string {
 	return lines(out)
 }
 
-// Row is one line of an update: What is the subject, Text the content. Neither is safe for a
-// terminal before Clean. Fields are the changed fields of the pod.
+// Row is one line of an update. It has a subject and a text, which are not safe for a terminal before
+// Clean, and the changed fields of the pod.
 type Row struct {
 	What, Text string
 	Fields     []podspec.FieldChange
