@@ -110,6 +110,7 @@ type Balancer struct {
 	mu       sync.Mutex
 	services []*pod.Object
 	answers  Answers
+	want     func(pod.Key) *pod.Spec // of the newest desired set
 	pods     map[pod.Key]*entry
 	list     []service.Pod // of pods; nil: must be computed again
 	dirty    bool          // decision is older than services and pods
@@ -167,11 +168,9 @@ func (b *Balancer) Set(services []*pod.Object, want func(pod.Key) *pod.Spec, ans
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	changed := answers != b.answers || !slices.Equal(services, b.services)
-	b.services, b.answers = services, answers
+	b.services, b.answers, b.want = services, answers, want
 	for key, e := range b.pods {
-		s := want(key)
-		gone := s == nil || s.UID() != e.uid
-		if answers == Complete && gone && !e.pod.Terminating {
+		if b.left(key, e.uid) && !e.pod.Terminating {
 			e.pod.Terminating, changed, b.list = true, true, nil
 			e.pod.Ready = e.pod.Ready && e.reported // the pod of the previous agent may not run any more
 		}
@@ -182,7 +181,17 @@ func (b *Balancer) Set(services []*pod.Object, want func(pod.Key) *pod.Spec, ans
 	}
 }
 
-// Report implements engine.Sink. It neither waits nor fails.
+// left reports whether the newest desired set does not have that pod. The caller holds the mutex.
+func (b *Balancer) left(key pod.Key, uid string) bool {
+	if b.answers != Complete {
+		return false
+	}
+	s := b.want(key)
+	return s == nil || s.UID() != uid
+}
+
+// Report implements engine.Sink. It neither waits nor fails. A report may be older than the newest
+// desired set: it does not return connections to a pod that this set does not have.
 func (b *Balancer) Report(r pod.StatusReport) error {
 	key, uid := pod.KeyOf(r.Pod), string(r.Pod.UID)
 	b.mu.Lock()
@@ -198,7 +207,7 @@ func (b *Balancer) Report(r pod.StatusReport) error {
 		if r.Here != "" && r.Here != uid {
 			status = nil // the node still has the previous pod of the name
 		}
-		next := &entry{uid, service.PodOf(r.Pod, status, r.Unwanted), true}
+		next := &entry{uid, service.PodOf(r.Pod, status, r.Unwanted || b.left(key, uid)), true}
 		if old != nil && old.uid == uid && old.pod.Equal(next.pod) {
 			old.reported = true
 			return nil

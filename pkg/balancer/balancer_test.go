@@ -195,7 +195,7 @@ func (w *world) expect(t *testing.T, what, want string) {
 }
 
 // TestBalancer_Pods_BecomeEndpointsAndLeave: a pod becomes an endpoint by its status, and leaves as
-// soon as it is not desired any more.
+// soon as it is not desired any more, also if a report from before arrives later.
 func TestBalancer_Pods_BecomeEndpointsAndLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -218,6 +218,8 @@ func TestBalancer_Pods_BecomeEndpointsAndLeave(t *testing.T) {
 		w.expect(t, "both are ready", "[10.88.0.2:8080 10.88.0.3:8080]")
 		b.Set(b.services, wants(q), Complete)
 		w.expect(t, "one is not desired", "[10.88.0.3:8080]")
+		_ = b.Report(pod.StatusReport{Pod: p})
+		w.expect(t, "a report is older than the set", "[10.88.0.3:8080]")
 		_ = b.Report(pod.StatusReport{Pod: p, Unwanted: true})
 		_ = b.Report(pod.StatusReport{Pod: onePod("q", "10.88.0.3", v1.ConditionFalse)})
 		w.expect(t, "none is ready, and one serves while it terminates", "[10.88.0.2:8080]")

@@ -108,7 +108,8 @@ func (s *stage) whileOpen(text string, args ...string) {
 		pods := s.shopPods()
 		for range 10 {
 			if _, err := s.visit(); err != nil {
-				s.Errorf("the shop is closed: %v", err)
+				neighbors, _ := os.ReadFile("/proc/net/arp")
+				s.Errorf("the shop is closed: %v\n%s\n%s\nbefore:%s\nnow:%s", err, s.run("describe", "service", "shop-web").out, neighbors, pods, s.shopPods())
 			}
 		}
 		r := s.run(args...)
