@@ -156,7 +156,13 @@ func (n *names) ranges() []netip.Prefix {
 // this node. If the configuration turns the server off, it continues while one of these pods is
 // left.
 func (n *names) resume(records func() ([]pod.Record, error)) {
-	if n.keeper == nil || !n.keeper.Used() {
+	if n.keeper == nil {
+		return
+	}
+	if !n.keeper.Used() {
+		if n.retiring { // it ended after newNames
+			n.keeper = nil
+		}
 		return
 	}
 	if n.retiring {

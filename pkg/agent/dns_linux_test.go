@@ -100,3 +100,14 @@ func TestNames_TurnedOffWithoutUsers_EndsAtStart(t *testing.T) {
 		wantRecord(t, record, c.want)
 	}
 }
+
+// A server that is turned off may end while the agent starts, with the last pod of a workload that
+// --workloads=stop removes.
+func TestNames_TurnedOffAndEndsAtStart_IsForgotten(t *testing.T) {
+	n, _ := usedNames(t, func(c *config.Config) { c.Kubeconfig = "/nowhere" })
+	n.retire()
+	n.resume(func() ([]pod.Record, error) { return nil, nil })
+	if n.keeper != nil {
+		t.Error("the agent keeps a server that has ended")
+	}
+}

@@ -40,7 +40,8 @@ func (w *world) shopAlone() (data string) {
 		"serve", "-f", w.static, "--root-dir", w.root, "--runtime-endpoint", w.machine.Endpoint, "--pod-logs-dir", w.logs,
 		"--cgroup-root", w.group, "--node-name", w.name, "--eviction-hard", "memory.available<100Mi,nodefs.available<1%,imagefs.available<1%",
 	}
-	alone := cluster.NewProcess(w, w.program, w.TempDir(), args, w.serves)
+	// The tests' network has a route to the range that is the default of --service-cidr.
+	alone := cluster.NewProcess(w, w.program, w.TempDir(), append(slices.Clone(args), "--service-cidr", "10.97.0.0/24"), w.serves)
 	alone.Start(w)
 	w.await(func() error {
 		got, err := visit("127.0.0.1:30080")
