@@ -63,7 +63,7 @@ spec: {accessModes: [ReadWriteOnce], volumeMode: Block, storageClassName: "", vo
 		}, wait.WithoutStall)
 	}
 	calls("stage: publish expand")
-	w.awaitOutput("2Gi", "get", "pvc", "raw", "-o", "jsonpath={.status.capacity.storage}")
+	w.awaitOutput("2Gi", "get", "persistentvolumeclaim", "raw", "-o", "jsonpath={.status.capacity.storage}")
 	w.kubectl("delete", "pod", "writer", "--wait=false")
 	w.awaitOutput("", "get", "pods", "-o", "name")
 	calls("stage: publish expand unpublish unstage")
