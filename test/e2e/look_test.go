@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // sandboxes returns what CRI lists of this stage, in any state.
@@ -154,7 +155,7 @@ func (s *stage) untouched(name string, before map[string]running) {
 func (s *stage) awaitGone(name string) {
 	s.Helper()
 	s.eventually(func() error {
-		all := s.sandboxes() // their number changes while other pods, which stop first, are removed
+		all := s.sandboxes()
 		for _, b := range all {
 			if b.Metadata.Name == s.full(name) {
 				return fmt.Errorf("pod %s: sandbox %s is there (%s), one of %d", name, b.Id, b.State, len(all))
@@ -170,7 +171,7 @@ func (s *stage) awaitGone(name string) {
 			return fmt.Errorf("pod %s: is still reported", name)
 		}
 		return nil
-	})
+	}, wait.WithoutStall) // other pods may stop first
 }
 
 // nothingLeft fails if anything of any pod of the stage is left.
