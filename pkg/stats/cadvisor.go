@@ -26,10 +26,13 @@ func (s *Stats) Cadvisor() http.Handler {
 		if err != nil {
 			return
 		}
-		t := &table{series: out, devices: devicesOf(s.sys, r)}
-		t.row(row{group: r.host, links: r.links, disks: s.hostDisk()})
+		t := &table{series: out, devices: devicesOf(s.sys, r), files: newFileCounter(ctx, s.proc)}
+		t.row(row{group: r.host, links: r.links, disks: s.hostDisks(ctx)})
 		if r.all != nil {
 			t.row(row{group: r.all})
+			for _, g := range classesOf(r.all, s.now()) {
+				t.row(row{group: g})
+			}
 		}
 		for i := range r.pods {
 			t.pod(&r.pods[i])
@@ -41,6 +44,7 @@ func (s *Stats) Cadvisor() http.Handler {
 type table struct {
 	*series
 	devices map[string]string // "259:0" → "/dev/nvme0n1"
+	files   *fileCounter
 }
 
 // row is one cgroup, or one container with an unknown cgroup.
@@ -51,6 +55,7 @@ type row struct {
 	began                           time.Time
 	links                           []link
 	disks                           map[string]disk // by device; used is this row's part
+	ofContainer                     bool            // or of a sandbox: it has one first process
 }
 
 func (t *table) pod(p *podReading) {
@@ -62,13 +67,13 @@ func (t *table) pod(p *podReading) {
 	}
 	if p.sandbox != nil {
 		r := of
-		r.group, r.name, r.links = p.sandbox, p.sandboxID, p.links
+		r.group, r.name, r.links, r.ofContainer = p.sandbox, p.sandboxID, p.links, true
 		t.row(r)
 	}
 	for i := range p.containers {
 		c := &p.containers[i]
 		r := of
-		r.group, r.name, r.image, r.container = c.group, c.id, c.status.Image, c.status.Name
+		r.group, r.name, r.image, r.container, r.ofContainer = c.group, c.id, c.status.Image, c.status.Name, true
 		r.began = c.status.State.Running.StartedAt.Time
 		if p.sandbox == nil && i == 0 {
 			r.links = p.links // queries of the pod's network must count it once
@@ -105,15 +110,6 @@ func fromRuntime(c *containerReading) *group {
 	return g
 }
 
-// hostDisk is the file system of the agent's directory.
-func (s *Stats) hostDisk() map[string]disk {
-	d, err := readDisk(s.cfg.RootDir)
-	if err != nil {
-		return nil
-	}
-	return map[string]disk{deviceByNumber(s.sys, d.device): d}
-}
-
 // devicesOf names the block devices of a reading.
 func devicesOf(sys string, r *reading) map[string]string {
 	names := map[string]string{}
@@ -136,11 +132,38 @@ func deviceByNumber(sys, number string) string {
 	return "/dev/" + filepath.Base(to)
 }
 
+// classesOf returns the cgroups of the classes of pods that have one, Burstable and BestEffort.
+func classesOf(all *group, now time.Time) (classes []*group) {
+	entries, err := os.ReadDir(someDir(all.at))
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		name := strings.TrimSuffix(e.Name(), ".slice")
+		if !strings.HasSuffix(name, "burstable") && !strings.HasSuffix(name, "besteffort") {
+			continue
+		}
+		if g, ok := readGroup(below(all.at, e.Name()), now, true); ok {
+			classes = append(classes, g)
+		}
+	}
+	return classes
+}
+
 func (s *series) machine(m machine) {
+	s.gauge("cadvisor_version_info", "A metric with a constant '1' value labeled by kernel version, OS version, docker version, cadvisor version & cadvisor revision.",
+		labels{"cadvisorRevision", "", "cadvisorVersion", "", "dockerVersion", "", "kernelVersion", m.kernel, "osVersion", m.os}, 1)
+	failed := 0.0
+	if m.cores == 0 || m.memory == 0 {
+		failed = 1
+	}
+	s.gauge("machine_scrape_error", "1 if there was an error while getting machine metrics, 0 otherwise.", nil, failed)
 	of := labels{"boot_id", m.boot, "machine_id", m.id, "system_uuid", m.sys}
 	s.gauge("machine_cpu_cores", "Number of logical CPU cores.", of, float64(m.cores))
 	s.gauge("machine_cpu_physical_cores", "Number of physical CPU cores.", of, float64(m.physical))
 	s.gauge("machine_cpu_sockets", "Number of CPU sockets.", of, float64(m.sockets))
+	s.gauge("machine_cpu_books", "Number of CPU books.", of, float64(m.books))
+	s.gauge("machine_cpu_drawers", "Number of CPU drawers.", of, float64(m.drawers))
 	s.gauge("machine_memory_bytes", "Amount of memory installed on the machine.", of, float64(m.memory))
 	s.gauge("machine_swap_bytes", "Amount of swap memory available on the machine.", of, float64(m.swap))
 }
@@ -182,26 +205,73 @@ func (t *table) row(r row) {
 	now("container_processes", "Number of processes running inside the container.", prometheus.GaugeValue, float64(g.processes))
 	now("container_threads", "Number of threads running inside the container", prometheus.GaugeValue, float64(g.threads))
 	now("container_threads_max", "Maximum number of threads allowed inside the container, infinity if value is zero", prometheus.GaugeValue, limited(g.threadsMax))
-	for _, d := range g.devices {
+	t.openFiles(now, r)
+	t.storage(now, r)
+	for _, l := range r.links {
+		for _, m := range linkMetrics {
+			now(m.name, m.help, prometheus.CounterValue, float64(m.value(l)), "interface", l.name)
+		}
+	}
+	for _, p := range pressureMetrics {
+		if of := g.pressure[p.of]; of != nil {
+			now("container_pressure_"+p.of+"_waiting_seconds_total", "Total time duration tasks in the container have waited due to "+p.word+" congestion.",
+				prometheus.CounterValue, float64(of.some.total)/1e6)
+			now("container_pressure_"+p.of+"_stalled_seconds_total", "Total time duration no tasks in the container could make progress due to "+p.word+" congestion.",
+				prometheus.CounterValue, float64(of.full.total)/1e6)
+		}
+	}
+}
+
+// valueWriter writes one value of a row, with labels of its own.
+type valueWriter func(name, help string, kind prometheus.ValueType, v float64, more ...string)
+
+// openFiles writes what the processes of a row have open. A row whose processes have more than the
+// counter reads has no series of them: a part would be wrong.
+func (t *table) openFiles(now valueWriter, r row) {
+	pids := processesOf(r.group.at)
+	if o, ok := t.files.count(pids); ok {
+		now("container_file_descriptors", "Number of open file descriptors for the container.", prometheus.GaugeValue, float64(o.descriptors))
+		now("container_sockets", "Number of open sockets for the container.", prometheus.GaugeValue, float64(o.sockets))
+	}
+	if !r.ofContainer || len(pids) == 0 {
+		return
+	}
+	if soft, ok := maxOpenFiles(t.files.proc, firstProcess(t.files.proc, pids)); ok {
+		now("container_ulimits_soft", "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice",
+			prometheus.GaugeValue, soft, "ulimit", "max_open_files")
+	}
+}
+
+// storage writes the I/O of a row's devices, and its file systems.
+func (t *table) storage(now valueWriter, r row) {
+	for _, d := range r.group.devices {
+		device := t.devices[d.number]
 		for _, m := range deviceMetrics {
-			now(m.name, m.help, prometheus.CounterValue, float64(m.value(d)), "device", t.devices[d.number])
+			if disk, ok := r.disks[device]; !ok || disk.traffic == nil || !m.ofDisks {
+				now(m.name, m.help, prometheus.CounterValue, float64(m.value(d)), "device", device)
+			}
+		}
+		major, minor, _ := strings.Cut(d.number, ":")
+		for kind, n := range d.bytes {
+			now("container_blkio_device_usage_total", "Blkio Device bytes usage", prometheus.CounterValue, float64(n),
+				"device", device, "major", major, "minor", minor, "operation", kind)
+		}
+		for _, m := range costMetrics {
+			if n, ok := d.cost[m.of]; ok {
+				now(m.name, m.help, prometheus.CounterValue, float64(n)/1e6, "device", device)
+			}
 		}
 	}
 	for device, d := range r.disks {
 		for _, m := range diskMetrics {
 			now(m.name, m.help, prometheus.GaugeValue, float64(m.value(d)), "device", device)
 		}
-	}
-	for _, l := range r.links {
-		for _, m := range linkMetrics {
-			now(m.name, m.help, prometheus.CounterValue, float64(m.value(l)), "interface", l.name)
+		if d.traffic == nil {
+			continue
 		}
-	}
-	for what, p := range g.pressure {
-		now("container_pressure_"+what+"_waiting_seconds_total", "Total time duration tasks in the container have waited due to "+what+" congestion.",
-			prometheus.CounterValue, float64(p.some.total)/1e6)
-		now("container_pressure_"+what+"_stalled_seconds_total", "Total time duration no tasks in the container could make progress due to "+what+" congestion.",
-			prometheus.CounterValue, float64(p.full.total)/1e6)
+		for _, m := range trafficMetrics {
+			now(m.name, m.help, m.kind, m.value(d.traffic), "device", device)
+		}
 	}
 }
 

@@ -22,6 +22,10 @@ var cpuMetrics = []struct {
 		func(c *cpuUsage) float64 { return float64(c.throttled) }},
 	{"container_cpu_cfs_throttled_seconds_total", "Total time duration the container has been throttled.", nil, true,
 		func(c *cpuUsage) float64 { return float64(c.waiting) * nanosecond }},
+	{"container_cpu_cfs_burst_periods_total", "Number of periods when burst occurs.", nil, true,
+		func(c *cpuUsage) float64 { return float64(c.bursts) }},
+	{"container_cpu_cfs_burst_seconds_total", "Total time duration the container has been bursted.", nil, true,
+		func(c *cpuUsage) float64 { return float64(c.burst) * nanosecond }},
 }
 
 var memoryMetrics = []struct {
@@ -53,19 +57,29 @@ var memoryMetrics = []struct {
 	{"container_memory_total_inactive_file_bytes", "Current total inactive file in bytes.", prometheus.GaugeValue, nil,
 		func(m *memoryUsage) float64 { return float64(m.inactive) }},
 	{"container_memory_failures_total", "Cumulative count of memory allocation failures.", prometheus.CounterValue,
+		[]string{"failure_type", "pgfault", "scope", "container"}, func(m *memoryUsage) float64 { return float64(m.ownFaults) }},
+	{"container_memory_failures_total", "Cumulative count of memory allocation failures.", prometheus.CounterValue,
+		[]string{"failure_type", "pgmajfault", "scope", "container"}, func(m *memoryUsage) float64 { return float64(m.ownMajorFaults) }},
+	{"container_memory_failures_total", "Cumulative count of memory allocation failures.", prometheus.CounterValue,
 		[]string{"failure_type", "pgfault", "scope", "hierarchy"}, func(m *memoryUsage) float64 { return float64(m.faults) }},
 	{"container_memory_failures_total", "Cumulative count of memory allocation failures.", prometheus.CounterValue,
 		[]string{"failure_type", "pgmajfault", "scope", "hierarchy"}, func(m *memoryUsage) float64 { return float64(m.majorFaults) }},
 }
 
+// pressureMetrics are the resources that the kernel measures the pressure of.
+var pressureMetrics = []struct{ of, word string }{{"cpu", "CPU"}, {"memory", "memory"}, {"io", "IO"}}
+
+// deviceMetrics are those that a cgroup counts. Of the machine's disks the kernel's own count is
+// shown instead, where trafficMetrics have it.
 var deviceMetrics = []struct {
 	name, help string
+	ofDisks    bool // trafficMetrics have it, too
 	value      func(deviceUsage) uint64
 }{
-	{"container_fs_reads_bytes_total", "Cumulative count of bytes read", func(d deviceUsage) uint64 { return d.readBytes }},
-	{"container_fs_reads_total", "Cumulative count of reads completed", func(d deviceUsage) uint64 { return d.reads }},
-	{"container_fs_writes_bytes_total", "Cumulative count of bytes written", func(d deviceUsage) uint64 { return d.writeBytes }},
-	{"container_fs_writes_total", "Cumulative count of writes completed", func(d deviceUsage) uint64 { return d.wrote }},
+	{"container_fs_reads_bytes_total", "Cumulative count of bytes read", false, func(d deviceUsage) uint64 { return d.readBytes }},
+	{"container_fs_reads_total", "Cumulative count of reads completed", true, func(d deviceUsage) uint64 { return d.reads }},
+	{"container_fs_writes_bytes_total", "Cumulative count of bytes written", false, func(d deviceUsage) uint64 { return d.writeBytes }},
+	{"container_fs_writes_total", "Cumulative count of writes completed", true, func(d deviceUsage) uint64 { return d.wrote }},
 }
 
 var diskMetrics = []struct {
@@ -76,6 +90,34 @@ var diskMetrics = []struct {
 	{"container_fs_limit_bytes", "Number of bytes that can be consumed by the container on this filesystem.", func(d disk) uint64 { return d.capacity }},
 	{"container_fs_inodes_free", "Number of available Inodes", func(d disk) uint64 { return d.inodesFree }},
 	{"container_fs_inodes_total", "Number of Inodes", func(d disk) uint64 { return d.inodes }},
+}
+
+// costMetrics are the times of io.cost, in microseconds.
+var costMetrics = []struct{ name, help, of string }{
+	{"container_fs_io_cost_usage_seconds_total", "Cumulative IOCost usage in seconds", "usage"},
+	{"container_fs_io_cost_wait_seconds_total", "Cumulative IOCost wait in seconds", "wait"},
+	{"container_fs_io_cost_indebt_seconds_total", "Cumulative IOCost debt in seconds", "indebt"},
+	{"container_fs_io_cost_indelay_seconds_total", "Cumulative IOCost delay in seconds", "indelay"},
+}
+
+// trafficMetrics are those of the machine's disks, which the kernel counts since it booted. cAdvisor
+// divides the milliseconds of the kernel by 1e9; these are seconds, as the names say.
+var trafficMetrics = []struct {
+	name, help string
+	kind       prometheus.ValueType
+	value      func(*diskTraffic) float64
+}{
+	{"container_fs_reads_total", "Cumulative count of reads completed", prometheus.CounterValue, func(d *diskTraffic) float64 { return float64(d.reads) }},
+	{"container_fs_reads_merged_total", "Cumulative count of reads merged", prometheus.CounterValue, func(d *diskTraffic) float64 { return float64(d.readsMerged) }},
+	{"container_fs_sector_reads_total", "Cumulative count of sector reads completed", prometheus.CounterValue, func(d *diskTraffic) float64 { return float64(d.sectorsRead) }},
+	{"container_fs_read_seconds_total", "Cumulative count of seconds spent reading", prometheus.CounterValue, func(d *diskTraffic) float64 { return d.reading.Seconds() }},
+	{"container_fs_writes_total", "Cumulative count of writes completed", prometheus.CounterValue, func(d *diskTraffic) float64 { return float64(d.writes) }},
+	{"container_fs_writes_merged_total", "Cumulative count of writes merged", prometheus.CounterValue, func(d *diskTraffic) float64 { return float64(d.writesMerged) }},
+	{"container_fs_sector_writes_total", "Cumulative count of sector writes completed", prometheus.CounterValue, func(d *diskTraffic) float64 { return float64(d.sectorsWritten) }},
+	{"container_fs_write_seconds_total", "Cumulative count of seconds spent writing", prometheus.CounterValue, func(d *diskTraffic) float64 { return d.writing.Seconds() }},
+	{"container_fs_io_current", "Number of I/Os currently in progress", prometheus.GaugeValue, func(d *diskTraffic) float64 { return float64(d.current) }},
+	{"container_fs_io_time_seconds_total", "Cumulative count of seconds spent doing I/Os", prometheus.CounterValue, func(d *diskTraffic) float64 { return d.busy.Seconds() }},
+	{"container_fs_io_time_weighted_seconds_total", "Cumulative weighted I/O time in seconds", prometheus.CounterValue, func(d *diskTraffic) float64 { return d.weighted.Seconds() }},
 }
 
 var linkMetrics = []struct {

@@ -39,6 +39,7 @@ type group struct {
 type cpuUsage struct {
 	total, user, system         uint64
 	periods, throttled, waiting uint64 // waiting is the time throttled
+	bursts, burst               uint64 // burst is the time above the quota
 	quota                       int64  // microseconds a period; -1: no limit
 	period, shares              uint64
 }
@@ -48,6 +49,7 @@ type memoryUsage struct {
 	usage, workingSet, rss, cache, swap uint64
 	mapped, kernel, active, inactive    uint64
 	faults, majorFaults                 uint64
+	ownFaults, ownMajorFaults           uint64 // without the cgroups below; cgroup v2 counts them together
 	most                                uint64 // the maximum so far, 0: unknown
 	limit, swapLimit, reservation       uint64 // unlimited: none
 	failures                            uint64 // how often the limit was reached
@@ -58,6 +60,10 @@ type memoryUsage struct {
 type deviceUsage struct {
 	number                              string // "259:0"
 	readBytes, writeBytes, reads, wrote uint64
+	// bytes are those of each kind of operation: "Read", "Write", with cgroup v1 "Sync" and others.
+	bytes map[string]uint64
+	// cost is the time in microseconds that the controller io.cost counts, by its name in io.stat.
+	cost map[string]uint64
 }
 
 // pressure is the time that tasks waited.
@@ -94,10 +100,19 @@ func readGroup(at pod.Cgroup, now time.Time, full bool) (g *group, ok bool) {
 	if full {
 		g.processes = len(processesOf(at))
 	}
-	if info, err := os.Stat(someDir(at)); err == nil {
-		g.began = info.ModTime()
-	}
+	g.began = madeAt(someDir(at))
 	return g, true
+}
+
+// madeAt is when a cgroup was made: the earliest time of its directory, which changes with the
+// cgroups below, and of a file that does not.
+func madeAt(dir string) (at time.Time) {
+	for _, name := range []string{"", "cgroup.clone_children", "cgroup.events"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && (at.IsZero() || info.ModTime().Before(at)) {
+			at = info.ModTime()
+		}
+	}
+	return at
 }
 
 func (g *group) readV2(full bool) {
@@ -108,18 +123,20 @@ func (g *group) readV2(full bool) {
 	stat := keyed(dir, "memory.stat")
 	m.rss, m.cache, m.inactive, m.active = stat["anon"], stat["file"], stat["inactive_file"], stat["active_file"]
 	m.faults, m.majorFaults = stat["pgfault"], stat["pgmajfault"]
+	m.ownFaults, m.ownMajorFaults = m.faults, m.majorFaults
 	m.mapped, m.kernel = stat["file_mapped"], stat["kernel"]
 	g.threads, _ = number(dir, "pids.current")
 	if !full {
 		return
 	}
-	m.reservation = limit(dir, "memory.low")
+	m.reservation = limit(dir, "memory.min")
 	m.most, _ = number(dir, "memory.peak")
 	events := keyed(dir, "memory.events")
 	m.failures, m.kills = events["max"], events["oom_kill"]
 	c := keyed(dir, "cpu.stat")
 	g.cpu.user, g.cpu.system = c["user_usec"]*1000, c["system_usec"]*1000
 	g.cpu.periods, g.cpu.throttled, g.cpu.waiting = c["nr_periods"], c["nr_throttled"], c["throttled_usec"]*1000
+	g.cpu.bursts, g.cpu.burst = c["nr_bursts"], c["burst_usec"]*1000
 	g.cpu.quota = -1
 	if words := strings.Fields(text(dir, "cpu.max")); len(words) == 2 {
 		if n, err := strconv.ParseInt(words[0], 10, 64); err == nil {
@@ -150,6 +167,7 @@ func (g *group) readV1(full bool) {
 	m.rss, m.cache, m.swap = stat["total_rss"], stat["total_cache"], stat["total_swap"]
 	m.inactive, m.active, m.mapped = stat["total_inactive_file"], stat["total_active_file"], stat["total_mapped_file"]
 	m.faults, m.majorFaults = stat["total_pgfault"], stat["total_pgmajfault"]
+	m.ownFaults, m.ownMajorFaults = stat["pgfault"], stat["pgmajfault"]
 	g.threads, _ = number(g.at.Dirs["pids"], "pids.current")
 	m.swapLimit = limit(dir, "memory.memsw.limit_in_bytes")
 	if m.swapLimit != unlimited {
@@ -168,6 +186,7 @@ func (g *group) readV1(full bool) {
 	g.cpu.system, _ = number(account, "cpuacct.usage_sys")
 	c := keyed(cpu, "cpu.stat")
 	g.cpu.periods, g.cpu.throttled, g.cpu.waiting = c["nr_periods"], c["nr_throttled"], c["throttled_time"]
+	g.cpu.bursts, g.cpu.burst = c["nr_bursts"], c["burst_time"]
 	g.cpu.quota = -1
 	if n, err := strconv.ParseInt(strings.TrimSpace(text(cpu, "cpu.cfs_quota_us")), 10, 64); err == nil {
 		g.cpu.quota = n
@@ -239,7 +258,8 @@ func keyed(dir, file string) map[string]uint64 {
 	return m
 }
 
-// devicesV2 reads lines as "259:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0".
+// devicesV2 reads lines as "259:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0", with cost.usage
+// and others where io.cost is on.
 func devicesV2(lines string) (all []deviceUsage) {
 	for line := range strings.Lines(lines) {
 		words := strings.Fields(line)
@@ -247,11 +267,22 @@ func devicesV2(lines string) (all []deviceUsage) {
 			continue
 		}
 		d := deviceUsage{number: words[0]}
+		kinds := map[string]string{"rbytes": "Read", "wbytes": "Write", "dbytes": "Discard"}
 		into := map[string]*uint64{"rbytes": &d.readBytes, "wbytes": &d.writeBytes, "rios": &d.reads, "wios": &d.wrote}
 		for _, w := range words[1:] {
 			key, value, _ := strings.Cut(w, "=")
+			n, err := strconv.ParseUint(value, 10, 64)
+			if err != nil {
+				continue
+			}
 			if to := into[key]; to != nil {
-				*to, _ = strconv.ParseUint(value, 10, 64)
+				*to = n
+			}
+			if kind := kinds[key]; kind != "" {
+				set(&d.bytes, kind, n)
+			}
+			if kind, ok := strings.CutPrefix(key, "cost."); ok {
+				set(&d.cost, kind, n)
 			}
 		}
 		all = append(all, d)
@@ -263,7 +294,7 @@ func devicesV2(lines string) (all []deviceUsage) {
 func devicesV1(bytes, operations string) []deviceUsage {
 	var all []deviceUsage
 	at := map[string]int{}
-	add := func(lines string, read, write func(*deviceUsage) *uint64) {
+	add := func(lines string, of func(d *deviceUsage, kind string, n uint64)) {
 		for line := range strings.Lines(lines) {
 			words := strings.Fields(line)
 			if len(words) != 3 {
@@ -274,18 +305,31 @@ func devicesV1(bytes, operations string) []deviceUsage {
 				i = len(all)
 				at[words[0]], all = i, append(all, deviceUsage{number: words[0]})
 			}
-			n, _ := strconv.ParseUint(words[2], 10, 64)
-			switch words[1] {
-			case "Read":
-				*read(&all[i]) = n
-			case "Write":
-				*write(&all[i]) = n
+			if n, err := strconv.ParseUint(words[2], 10, 64); err == nil {
+				of(&all[i], words[1], n)
 			}
 		}
 	}
-	add(bytes, func(d *deviceUsage) *uint64 { return &d.readBytes }, func(d *deviceUsage) *uint64 { return &d.writeBytes })
-	add(operations, func(d *deviceUsage) *uint64 { return &d.reads }, func(d *deviceUsage) *uint64 { return &d.wrote })
+	add(bytes, func(d *deviceUsage, kind string, n uint64) { set(&d.bytes, kind, n) })
+	add(operations, func(d *deviceUsage, kind string, n uint64) {
+		switch kind {
+		case "Read":
+			d.reads = n
+		case "Write":
+			d.wrote = n
+		}
+	})
+	for i := range all {
+		all[i].readBytes, all[i].writeBytes = all[i].bytes["Read"], all[i].bytes["Write"]
+	}
 	return all
+}
+
+func set(m *map[string]uint64, key string, n uint64) {
+	if *m == nil {
+		*m = map[string]uint64{}
+	}
+	(*m)[key] = n
 }
 
 // pressureOf reads "some avg10=0.00 avg60=0.00 avg300=0.00 total=0" and the same for full;

@@ -29,15 +29,15 @@ func write(t *testing.T, dir string, files map[string]string) {
 // filesV2 are the files of a cgroup of a container with limits, from kernel 6.18.
 var filesV2 = map[string]string{
 	"cgroup.procs":        "4711\n4712\n",
-	"cpu.stat":            "usage_usec 2500000\nuser_usec 1500000\nsystem_usec 1000000\nnice_usec 0\nnr_periods 40\nnr_throttled 3\nthrottled_usec 70000\nnr_bursts 0\nburst_usec 0\n",
+	"cpu.stat":            "usage_usec 2500000\nuser_usec 1500000\nsystem_usec 1000000\nnice_usec 0\nnr_periods 40\nnr_throttled 3\nthrottled_usec 70000\nnr_bursts 6\nburst_usec 80000\n",
 	"cpu.max":             "50000 100000\n",
 	"cpu.weight":          "20\n",
 	"cpu.pressure":        "some avg10=1.50 avg60=0.25 avg300=0.05 total=123456\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=1000\n",
 	"io.pressure":         "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n",
-	"io.stat":             "259:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n8:0 \n",
+	"io.stat":             "259:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0 cost.usage=25\n8:0 \n",
 	"memory.current":      "31457280\n",
 	"memory.max":          "67108864\n",
-	"memory.low":          "0\n",
+	"memory.min":          "0\n",
 	"memory.peak":         "41943040\n",
 	"memory.swap.current": "1048576\n",
 	"memory.swap.max":     "max\n",
@@ -61,14 +61,14 @@ func TestC_1_40_7_EveryNumberOfCgroupV2(t *testing.T) {
 		t.Fatal("not there")
 	}
 	if want := (cpuUsage{
-		total: 2_500_000_000, user: 1_500_000_000, system: 1_000_000_000, periods: 40, throttled: 3, waiting: 70_000_000,
+		total: 2_500_000_000, user: 1_500_000_000, system: 1_000_000_000, periods: 40, throttled: 3, waiting: 70_000_000, bursts: 6, burst: 80_000_000,
 		quota: 50000, period: 100000, shares: 500,
 	}); g.cpu != want {
 		t.Errorf("cpu %+v, want %+v", g.cpu, want)
 	}
 	if want := (memoryUsage{
 		usage: 30 << 20, workingSet: 24 << 20, rss: 20 << 20, cache: 8 << 20, swap: 1 << 20, mapped: 4096, kernel: 1 << 20,
-		active: 2 << 20, inactive: 6 << 20, faults: 900, majorFaults: 9, most: 40 << 20, limit: 64 << 20, swapLimit: unlimited,
+		active: 2 << 20, inactive: 6 << 20, faults: 900, majorFaults: 9, ownFaults: 900, ownMajorFaults: 9, most: 40 << 20, limit: 64 << 20, swapLimit: unlimited,
 		reservation: 0, failures: 4, kills: 1,
 	}); g.memory != want {
 		t.Errorf("memory %+v, want %+v", g.memory, want)
@@ -76,7 +76,7 @@ func TestC_1_40_7_EveryNumberOfCgroupV2(t *testing.T) {
 	if g.processes != 2 || g.threads != 5 || g.threadsMax != 100 || !g.time.Equal(now) {
 		t.Errorf("%d processes, %d of %d threads at %s", g.processes, g.threads, g.threadsMax, g.time)
 	}
-	if want := []deviceUsage{{"259:0", 4096, 8192, 1, 2}}; !reflect.DeepEqual(g.devices, want) {
+	if want := []deviceUsage{{"259:0", 4096, 8192, 1, 2, map[string]uint64{"Read": 4096, "Write": 8192, "Discard": 0}, map[string]uint64{"usage": 25}}}; !reflect.DeepEqual(g.devices, want) {
 		t.Errorf("devices %+v, want %+v", g.devices, want)
 	}
 	if want := (pressure{stalled{1.5, 0.25, 0.05, 123456}, stalled{0.5, 0, 0, 1000}}); len(g.pressure) != 2 || *g.pressure["cpu"] != want {
@@ -87,12 +87,12 @@ func TestC_1_40_7_EveryNumberOfCgroupV2(t *testing.T) {
 // filesV1 are the relevant files of a cgroup of version 1, from kernel 6.18.
 var filesV1 = map[string]string{
 	"cpuacct/cpuacct.usage": "2500000000\n", "cpuacct/cpuacct.usage_user": "1500000000\n", "cpuacct/cpuacct.usage_sys": "1000000000\n",
-	"cpu/cpu.stat": "nr_periods 40\nnr_throttled 3\nthrottled_time 70000000\n", "cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n",
+	"cpu/cpu.stat": "nr_periods 40\nnr_throttled 3\nthrottled_time 70000000\nnr_bursts 6\nburst_time 80000000\n", "cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n",
 	"cpu/cpu.shares": "512\n", "memory/cgroup.procs": "4711\n",
 	"memory/memory.usage_in_bytes": "31457280\n", "memory/memory.limit_in_bytes": "9223372036854771712\n",
 	"memory/memory.soft_limit_in_bytes": "9223372036854771712\n", "memory/memory.max_usage_in_bytes": "41943040\n", "memory/memory.failcnt": "4\n",
 	"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
-	"memory/memory.stat":        "rss 1\ncache 1\ntotal_cache 8388608\ntotal_rss 20971520\ntotal_inactive_file 6291456\ntotal_active_file 2097152\ntotal_mapped_file 4096\ntotal_pgfault 900\ntotal_pgmajfault 9\ntotal_swap 0\n",
+	"memory/memory.stat":        "rss 1\ncache 1\ntotal_cache 8388608\ntotal_rss 20971520\ntotal_inactive_file 6291456\ntotal_active_file 2097152\ntotal_mapped_file 4096\ntotal_pgfault 900\ntotal_pgmajfault 9\ntotal_swap 0\npgfault 800\npgmajfault 8\n",
 	"pids/pids.current":         "5\n", "pids/pids.max": "max\n",
 	"blkio/blkio.throttle.io_service_bytes_recursive": "259:0 Read 4096\n259:0 Write 8192\n259:0 Sync 1\n259:0 Total 12288\nTotal 12288\n",
 	"blkio/blkio.throttle.io_serviced_recursive":      "259:0 Read 1\n259:0 Write 2\n259:0 Total 3\nTotal 3\n",
@@ -114,18 +114,18 @@ func TestC_1_40_7_EveryNumberOfCgroupV1(t *testing.T) {
 		t.Fatal("not there")
 	}
 	if want := (cpuUsage{
-		total: 2_500_000_000, user: 1_500_000_000, system: 1_000_000_000, periods: 40, throttled: 3, waiting: 70_000_000,
+		total: 2_500_000_000, user: 1_500_000_000, system: 1_000_000_000, periods: 40, throttled: 3, waiting: 70_000_000, bursts: 6, burst: 80_000_000,
 		quota: -1, period: 100000, shares: 512,
 	}); g.cpu != want {
 		t.Errorf("cpu %+v, want %+v", g.cpu, want)
 	}
 	if want := (memoryUsage{
 		usage: 30 << 20, workingSet: 24 << 20, rss: 20 << 20, cache: 8 << 20, mapped: 4096, active: 2 << 20, inactive: 6 << 20,
-		faults: 900, majorFaults: 9, most: 40 << 20, limit: unlimited, swapLimit: unlimited, reservation: unlimited, failures: 4, kills: 1,
+		faults: 900, majorFaults: 9, ownFaults: 800, ownMajorFaults: 8, most: 40 << 20, limit: unlimited, swapLimit: unlimited, reservation: unlimited, failures: 4, kills: 1,
 	}); g.memory != want {
 		t.Errorf("memory %+v, want %+v", g.memory, want)
 	}
-	if want := []deviceUsage{{"259:0", 4096, 8192, 1, 2}}; !reflect.DeepEqual(g.devices, want) || g.processes != 1 || g.threadsMax != unlimited {
+	if want := []deviceUsage{{"259:0", 4096, 8192, 1, 2, map[string]uint64{"Read": 4096, "Write": 8192, "Sync": 1, "Total": 12288}, nil}}; !reflect.DeepEqual(g.devices, want) || g.processes != 1 || g.threadsMax != unlimited {
 		t.Errorf("%+v", g)
 	}
 }

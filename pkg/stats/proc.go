@@ -22,6 +22,9 @@ type machine struct {
 	cores         int
 	physical      int
 	sockets       int
+	books         int // of s390x, as drawers
+	drawers       int
+	kernel, os    string // the kernel's release, the name of the distribution
 	id, boot, sys string // machine-id, boot_id, product_uuid
 	maxPIDs       int64
 }
@@ -45,7 +48,8 @@ func lookAtMachine(proc, sys string) machine {
 	}
 	info := meminfo(proc)
 	m.memory, m.swap = info["MemTotal"], info["SwapTotal"]
-	m.physical, m.sockets = topology(sys)
+	m.physical, m.sockets, m.books, m.drawers = topology(sys)
+	m.kernel, m.os = strings.TrimSpace(text(proc, "sys/kernel/osrelease")), distribution("/etc/os-release")
 	for _, name := range []string{"pid_max", "threads-max"} {
 		if n, ok := number(filepath.Join(proc, "sys/kernel"), name); ok {
 			m.maxPIDs = min(m.maxPIDs, int64(min(n, math.MaxInt64)))
@@ -54,15 +58,30 @@ func lookAtMachine(proc, sys string) machine {
 	return m
 }
 
-// topology counts cores and sockets.
-func topology(sys string) (physical, sockets int) {
-	cores, packages := map[string]bool{}, map[string]bool{}
+// distribution is the name that a file os-release gives, "Unknown" without one.
+func distribution(file string) string {
+	for line := range strings.Lines(text(filepath.Dir(file), filepath.Base(file))) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
+			return strings.Trim(name, `"'`)
+		}
+	}
+	return "Unknown"
+}
+
+// topology counts cores, sockets, books and drawers.
+func topology(sys string) (physical, sockets, books, drawers int) {
+	cores, packages, others := map[string]bool{}, map[string]bool{}, map[string]map[string]bool{"book_id": {}, "drawer_id": {}}
 	dirs, _ := filepath.Glob(filepath.Join(sys, "devices/system/cpu/cpu[0-9]*/topology"))
 	for _, dir := range dirs {
 		p := strings.TrimSpace(text(dir, "physical_package_id"))
 		packages[p], cores[p+"/"+strings.TrimSpace(text(dir, "core_id"))] = true, true
+		for file, ids := range others {
+			if id := strings.TrimSpace(text(dir, file)); id != "" {
+				ids[id] = true
+			}
+		}
 	}
-	return len(cores), len(packages)
+	return len(cores), len(packages), len(others["book_id"]), len(others["drawer_id"])
 }
 
 // meminfo reads /proc/meminfo, in bytes.
@@ -187,6 +206,7 @@ type disk struct {
 	capacity, available, used      uint64
 	inodes, inodesFree, inodesUsed uint64
 	device                         string // "259:0", of the files on it
+	traffic                        *diskTraffic
 }
 
 func readDisk(dir string) (disk, error) {
