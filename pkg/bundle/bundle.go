@@ -69,6 +69,8 @@ type Config struct {
 	// Subnet is the pods' network (DefaultSubnet), Bridge its device (DefaultBridge). A
 	// change takes effect when containerd is started and no pod runs.
 	Subnet, Bridge string
+	// Handlers are further names of the runtime handler "runc", for the RuntimeClasses that name them.
+	Handlers []string
 	// Log gets messages for a person; nil discards them.
 	Log *slog.Logger
 }
@@ -84,6 +86,7 @@ type Runtime struct {
 	programs string
 	subnet   string
 	bridge   string
+	handlers []string
 	log      *slog.Logger
 
 	busy     chan struct{} // holds one while a method has the lock file, which excludes only processes
@@ -107,6 +110,7 @@ func New(cfg Config) *Runtime {
 		programs: cfg.Programs,
 		subnet:   cmp.Or(cfg.Subnet, DefaultSubnet),
 		bridge:   cmp.Or(cfg.Bridge, DefaultBridge),
+		handlers: cfg.Handlers,
 		log:      log,
 		busy:     make(chan struct{}, 1),
 	}

@@ -26,6 +26,7 @@ type containerdConfig struct {
 	snapshotter    string
 	pauseImage     string
 	platform       string // OS/ARCH
+	handlers       []string
 }
 
 // tomlTable is a table of a TOML document.
@@ -95,19 +96,7 @@ func (c containerdConfig) encode() ([]byte, error) {
 					// containerd sets up the loopback device itself, without the plugin.
 					"use_internal_loopback": true,
 				},
-				"containerd": tomlTable{
-					"default_runtime_name": "runc",
-					"runtimes": tomlTable{"runc": tomlTable{
-						"runtime_type":             "io.containerd.runc.v2",
-						"runtime_path":             c.bin + "/containerd-shim-runc-v2",
-						"disable_pause_image_pull": true,
-						"options": tomlTable{
-							"BinaryName":    c.bin + "/runc",
-							"Root":          c.run + "/runc",
-							"SystemdCgroup": false,
-						},
-					}},
-				},
+				"containerd": tomlTable{"default_runtime_name": "runc", "runtimes": c.runtimes()},
 			},
 			"io.containerd.grpc.v1.cri": tomlTable{
 				"disable_tcp_service":   true,
@@ -116,6 +105,24 @@ func (c containerdConfig) encode() ([]byte, error) {
 			},
 		},
 	})
+}
+
+// runtimes are the runtime handlers: runc, under each of its names.
+func (c containerdConfig) runtimes() tomlTable {
+	all := tomlTable{}
+	for _, name := range append([]string{"runc"}, c.handlers...) {
+		all[name] = tomlTable{
+			"runtime_type":             "io.containerd.runc.v2",
+			"runtime_path":             c.bin + "/containerd-shim-runc-v2",
+			"disable_pause_image_pull": true,
+			"options": tomlTable{
+				"BinaryName":    c.bin + "/runc",
+				"Root":          c.run + "/runc",
+				"SystemdCgroup": false,
+			},
+		}
+	}
+	return all
 }
 
 // configure writes the configuration of containerd and the CNI plugins. bin is the unpacked
@@ -148,6 +155,7 @@ func (r *Runtime) configure(bin string, pods bool) error {
 	text, err := containerdConfig{
 		root: r.root, run: r.run, bin: bin,
 		oomScore: oomScore("/proc"), snapshotter: snapshotter, pauseImage: m.PauseImage, platform: m.OS + "/" + m.Arch,
+		handlers: r.handlers,
 	}.encode()
 	if err != nil {
 		return err

@@ -134,6 +134,19 @@ func TestContainerdConfig_Encoded_EqualsTheDocument(t *testing.T) {
 	if diff := cmp.Diff(decode(document), decode(text)); diff != "" {
 		t.Errorf("containerd is configured otherwise (-document +encoded):\n%s", diff)
 	}
+	// A further handler is the same runtime under another name. Kubernetes' node suite searches the
+	// configuration for this text.
+	text, err = containerdConfig{handlers: []string{"test-handler"}}.encode()
+	if err != nil || !strings.Contains(string(text), "runtimes.test-handler") {
+		t.Errorf("%v in:\n%s", err, text)
+	}
+	last := decode(text)
+	for _, key := range []string{"plugins", "io.containerd.cri.v1.runtime", "containerd", "runtimes"} {
+		last, _ = last[key].(map[string]any)
+	}
+	if diff := cmp.Diff(last["runc"], last["test-handler"]); last["runc"] == nil || diff != "" {
+		t.Errorf("the handlers differ:\n%s", diff)
+	}
 	// A path may contain TOML's special characters.
 	odd := "/var/\"lib\"\\x'y"
 	text, err = containerdConfig{root: odd}.encode()

@@ -64,10 +64,26 @@ func runInside(ctx context.Context, o *options) (fine bool, err error) {
 	return true, err
 }
 
+// runtimeHandler is the name of a handler that the suite expects of the runtime.
+const runtimeHandler = "test-handler"
+
+// showRuntimeConfig puts the runtime's configuration where the suite looks for that handler. The
+// namespace has its own /etc.
+func (s *stage) showRuntimeConfig() error {
+	const dir = "/etc/containerd"
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
+		return err
+	}
+	return os.Symlink(filepath.Join(s.node.RunDir, "config.toml"), filepath.Join(dir, "config.toml"))
+}
+
 // start starts everything but the agent.
 func (s *stage) start() {
 	t := s.tb
-	s.node = node.NewIn(t, s.dir)
+	s.node = node.NewIn(t, s.dir, runtimeHandler)
+	if err := s.showRuntimeConfig(); err != nil {
+		t.Fatal(err)
+	}
 	// Where the kubelet's cAdvisor looks for the runtime, whatever its endpoint is.
 	const socket = "/run/containerd/containerd.sock"
 	if err := errors.Join(os.MkdirAll(filepath.Dir(socket), 0o755), os.Symlink(strings.TrimPrefix(s.node.Endpoint, "unix://"), socket)); err != nil {

@@ -70,7 +70,7 @@ func enter(ctx context.Context, agent string, o *options) (err error) {
 		return err
 	}
 	args := []string{"-agent", agent, "-focus", o.focus, "-skip", o.skip, "-class", o.class, "-shard", o.shard,
-		"-cases", o.cases, "-parallel", fmt.Sprint(o.parallel), "-results", o.results, "-logs", o.logs, "-again", o.again}
+		"-cases", o.cases, "-parallel", fmt.Sprint(o.parallel), "-results", o.results, "-logs", o.logs, "-again", o.again, "-limit", o.limit.String()}
 	cmd := exec.Command(exe, args...)
 	cmd.Args[0] = insideName
 	cmd.Env = append(os.Environ(), scratchVariable+"="+scratch)
@@ -231,7 +231,7 @@ func initMain() int {
 	}
 }
 
-// mountAll gives the namespace its own /proc, /sys, /run, /var/lib and /var/log.
+// mountAll gives the namespace its own /proc, /sys, /run, /var/lib and /var/log, and a copy of /etc.
 func mountAll(scratch string, all []hierarchy) error {
 	// Nothing that is mounted from here on reaches the machine; below it, mounts propagate as
 	// systemd sets them up.
@@ -245,9 +245,13 @@ func mountAll(scratch string, all []hierarchy) error {
 		return nil
 	}
 	err := errors.Join(mount("proc", "/proc", "proc", 0, ""), mount("sysfs", "/sys", "sysfs", 0, ""), mount("tmpfs", "/run", "tmpfs", 0, "mode=755"))
-	for _, dir := range []string{"/var/lib", "/var/log"} {
+	for _, dir := range []string{"/var/lib", "/var/log", "/etc"} {
 		own := filepath.Join(scratch, dir)
-		err = errors.Join(err, os.MkdirAll(own, 0o755), mount(own, dir, "", unix.MS_BIND, ""))
+		err = errors.Join(err, os.MkdirAll(own, 0o755))
+		if dir == "/etc" {
+			err = errors.Join(err, copyAll(dir, own))
+		}
+		err = errors.Join(err, mount(own, dir, "", unix.MS_BIND, ""))
 	}
 	if len(all) > 1 {
 		err = errors.Join(err, mount("tmpfs", "/sys/fs/cgroup", "tmpfs", 0, "mode=755"))
@@ -259,6 +263,14 @@ func mountAll(scratch string, all []hierarchy) error {
 		err = errors.Join(err, mount(h.fs, h.dir, h.fs, 0, h.options))
 	}
 	return errors.Join(err, mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""))
+}
+
+// copyAll copies a directory, with owners and links.
+func copyAll(from, to string) error {
+	if out, err := exec.Command("cp", "-a", from+"/.", to).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy %s: %w: %s", from, err, out)
+	}
+	return nil
 }
 
 // The node's address, and the router that its default route names and that does not exist.

@@ -67,10 +67,10 @@ func New(t testing.TB) *Node {
 	return NewIn(t, "")
 }
 
-// NewIn is New for a node whose files are below dir.
-func NewIn(t testing.TB, dir string) *Node {
+// NewIn is New for a node whose files are below dir, with further names of the runtime handler.
+func NewIn(t testing.TB, dir string, handlers ...string) *Node {
 	t.Helper()
-	n, err := StartIn(t.Context(), dir)
+	n, err := StartIn(t.Context(), dir, handlers...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ var count atomic.Int32
 func Start(ctx context.Context) (*Node, error) { return StartIn(ctx, "") }
 
 // StartIn is Start for a node whose files are below dir; "" is /tmp.
-func StartIn(ctx context.Context, dir string) (*Node, error) {
+func StartIn(ctx context.Context, dir string, handlers ...string) (*Node, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("a test on a real containerd needs root")
 	}
@@ -167,7 +167,7 @@ func StartIn(ctx context.Context, dir string) (*Node, error) {
 	}
 	n.bundle = bundle.New(bundle.Config{
 		RootDir: n.RootDir, RunDir: n.RunDir, Programs: programs,
-		Subnet: n.Subnet, Bridge: n.Bridge, Log: slog.New(slog.DiscardHandler),
+		Subnet: n.Subnet, Bridge: n.Bridge, Handlers: handlers, Log: slog.New(slog.DiscardHandler),
 	})
 	if err := n.boot(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
