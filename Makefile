@@ -64,12 +64,14 @@ test:
 .PHONY: test-full
 test-full:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin
+	@hack/e2enode/build
 	@$(RUN) ./hack/test -tier full -lanes 2 -timeout 2h -report docs/test-full.md
 
 ## test-full-again: run what failed in the last run of the full tier (root)
 .PHONY: test-full-again
 test-full-again:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin
+	@hack/e2enode/build
 	@$(RUN) ./hack/test -tier full -again -lanes 2 -timeout 2h -report docs/test-full.md
 
 # Packages whose tests need neither root nor a container runtime.

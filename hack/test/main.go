@@ -5,7 +5,8 @@
 //
 // The first tier (the default) runs every test that is compiled without the build tag
 // "full". The full tier (-tier full) runs exactly the tests that the tag adds, and the
-// fuzz targets, cross compilation, release checks and the site beside them. PATTERN restricts
+// fuzz targets, cross compilation, release checks, a subset of Kubernetes' node suite and the site
+// beside them. PATTERN restricts
 // either tier to packages whose path contains it. With -again, the failures of the newest run
 // on a page run again.
 //
@@ -167,6 +168,7 @@ func steps(o options, out string) []job {
 			{name: "fuzz", limit: time.Hour, command: []string{"hack/fuzz"}},
 			{name: "cross", limit: time.Hour, command: []string{"hack/cross"}},
 			{name: "release", limit: time.Hour, command: []string{"hack/release/check"}},
+			{name: "e2e-node", limit: 40 * time.Minute, command: []string{"hack/e2enode/subset"}},
 			{name: "site", limit: time.Hour, command: []string{"hack/site/build"}},
 		}
 	}

@@ -53,7 +53,7 @@ func (t test) isSubtest() bool { return strings.Contains(t.name, "/") }
 // first are the jobs that take longest, in this order: they start first, so that the
 // short ones fill the lanes beside them. The tests of a cluster lead because they wait most
 // of the time, and leave the CPUs to the jobs beside them.
-var first = []string{"test/kube", "test/e2e", "cmd", "fuzz", "pkg/engine", "lint", "release", "test/identity", "pkg/manifest", "test/bundle", "pkg/sink/apiserver", "pkg/source/apiserver"}
+var first = []string{"test/kube", "test/e2e", "e2e-node", "cmd", "fuzz", "pkg/engine", "lint", "release", "test/identity", "pkg/manifest", "test/bundle", "pkg/sink/apiserver", "pkg/source/apiserver"}
 
 // runAll runs the jobs in lanes, and prints a line for each as it ends.
 func runAll(ctx context.Context, o options, jobs []job) []result {

@@ -3,8 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/nodectl/nodectl/test/node"
 )
@@ -65,6 +68,105 @@ func TestWorse_SkippedOrFailed_Counts(t *testing.T) {
 	}
 	if got, want := c.worse(), []string{"failed", "skipped"}; !slices.Equal(got, want) {
 		t.Errorf("worse: %q, want %q", got, want)
+	}
+}
+
+// TestChoose_Again_SelectsByResult: without -again the cases without a result run; with -again=failed
+// only those whose result is not passed do, of every class; with all, each one. Cases of features that
+// nodectl does not claim run only if a file names them.
+func TestChoose_Again_SelectsByResult(t *testing.T) {
+	all := []string{"broken", "broken [Serial]", "late", "late [Slow]", "passed", "skipped", "unclaimed"}
+	done := Results{"broken": {Outcome: failed}, "broken [Serial]": {Outcome: failed}, "passed": {Outcome: passed}, "skipped": {Outcome: skipped}}
+	claims := &scope{Unclaimed: []rule{{expression: regexp.MustCompile("unclaimed")}}}
+	named := map[string]bool{"unclaimed": true, "passed": true}
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"late"}},
+		{[]string{"-class", "all"}, []string{"late", "late [Slow]"}},
+		{[]string{"-again", "failed"}, []string{"broken", "broken [Serial]", "skipped"}},
+		{[]string{"-again", "failed", "-class", "fast"}, []string{"broken", "skipped"}},
+		{[]string{"-again", "failed", "-focus", "Serial"}, []string{"broken [Serial]"}},
+		{[]string{"-again", "all"}, []string{"broken", "late", "passed", "skipped"}},
+		{[]string{"-again", "all", "-skip", "^l"}, []string{"broken", "passed", "skipped"}},
+		{[]string{"-again", "all", "-shard", "2/2"}, []string{"late", "skipped"}},
+		{[]string{"-cases", "file"}, []string{"unclaimed"}},
+		{[]string{"-cases", "file", "-again", "all"}, []string{"passed", "unclaimed"}},
+	} {
+		o, err := parse(c.args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := o.choose(all, claims, named, done); !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, want %q", c.args, got, c.want)
+		}
+	}
+}
+
+// TestSubset_Budget_HasCasesOfEachFeature: the subset has one case of each feature before a second of
+// any, stays within the time, and has only fast cases that the kubelet passes without a known cause.
+func TestSubset_Budget_HasCasesOfEachFeature(t *testing.T) {
+	c := &comparison{
+		scope: &scope{Causes: []rule{{expression: regexp.MustCompile("known")}}}, features: map[string]*rule{"g no claim": {}},
+		names: []string{
+			"a one x [Tag] 1", "a one x [Other] 2", "b two x 1", "c slow x [Slow]", "d serial x [Serial]", "e kubelet fails", "f known x", "g no claim", "h never x", "i long x 1",
+		},
+		of: map[string]Results{kubelet: {}, nodectl: {"a one x [Tag] 1": {Seconds: 20}, "i long x 1": {Seconds: 1000}}},
+	}
+	for _, n := range c.names {
+		c.of[kubelet][n] = Result{Outcome: passed, Seconds: 30}
+	}
+	c.of[kubelet]["e kubelet fails"] = Result{Outcome: failed}
+	delete(c.of[kubelet], "h never x")
+	for budget, want := range map[time.Duration][]string{
+		19 * time.Second:   nil,
+		50 * time.Second:   {"a one x [Tag] 1", "b two x 1"},
+		80 * time.Second:   {"a one x [Other] 2", "a one x [Tag] 1", "b two x 1"},
+		2000 * time.Second: {"a one x [Other] 2", "a one x [Tag] 1", "b two x 1", "i long x 1"},
+	} {
+		if got := c.subset(budget); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", budget, got, want)
+		}
+	}
+}
+
+// TestSubset_RecordedResults_FillTwentyMinutes: the subset of the committed results is not empty, and
+// its recorded time leaves room for the control plane.
+func TestSubset_RecordedResults_FillTwentyMinutes(t *testing.T) {
+	c, err := compare(here("results"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lanes = 3
+	names := c.subset(subsetTime * lanes)
+	var took time.Duration
+	for _, n := range names {
+		took += c.took(n)
+	}
+	if len(names) < 30 || took > lanes*subsetTime {
+		t.Errorf("%d cases, %s", len(names), took)
+	}
+}
+
+// TestVerdict_CaseFailedOrLate_IsReported: a case that did not pass fails the subset; one that did not
+// begin in time is reported as not checked.
+func TestVerdict_CaseFailedOrLate_IsReported(t *testing.T) {
+	names := []string{"one", "two"}
+	for _, c := range []struct {
+		results Results
+		fine    bool
+		text    string
+	}{
+		{Results{"one": {Outcome: passed}, "two": {Outcome: passed}}, true, "2 of 2 cases passed"},
+		{Results{"one": {Outcome: passed}}, true, "not checked: 1 cases"},
+		{Results{"one": {Outcome: passed}, "two": {Outcome: skipped, Reason: "why"}}, false, "skipped: two: why"},
+		{Results{"one": {Outcome: failed, Reason: "why"}}, false, "failed: one: why"},
+		{Results{}, false, "0 of 2 cases passed"},
+	} {
+		if text, fine := verdictOf(names, c.results); fine != c.fine || !strings.Contains(text, c.text) {
+			t.Errorf("%v: %t, %q", c.results, fine, text)
+		}
 	}
 }
 

@@ -3,6 +3,8 @@
 //
 //	go run ./test/e2enode -agent nodectl -focus 'ConfigMap should be consumable'
 //	go run ./test/e2enode -shard 2/6
+//	go run ./test/e2enode -again failed
+//	go run ./test/e2enode -subset
 //	go run ./test/e2enode -page
 //
 // The suite is unmodified (hack/e2enode builds it) and believes that it runs on a machine
@@ -23,6 +25,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/program"
@@ -38,6 +41,8 @@ type options struct {
 	cases    string
 	parallel int
 	again    string
+	subset   bool
+	limit    time.Duration
 	list     bool
 	page     bool
 	results  string
@@ -65,11 +70,13 @@ func parse(args []string) (*options, error) {
 	f.StringVar(&o.agent, "agent", "both", "the agent: kubelet, nodectl, or both in turn")
 	f.StringVar(&o.focus, "focus", "", "run the cases whose name matches this expression")
 	f.StringVar(&o.skip, "skip", "", "do not run the cases whose name matches this expression")
-	f.StringVar(&o.class, "class", "fast", "run these cases: fast (neither Serial nor Slow), serial, slow (not Serial), or all")
+	f.StringVar(&o.class, "class", "", "run these cases: fast (neither Serial nor Slow), serial, slow (not Serial), or all; fast by default, all with -again=failed")
 	f.StringVar(&o.shard, "shard", "1/1", "run part I of N, as I/N")
 	f.StringVar(&o.cases, "cases", "", "run the cases that this file names, one a line, instead of a class")
 	f.IntVar(&o.parallel, "parallel", 3, "how many cases run at once, of those that are not Serial")
-	f.StringVar(&o.again, "again", "", "also run cases that have a result: failed (those that did not pass) or all")
+	f.StringVar(&o.again, "again", "", "run cases again that have a result: failed (only those that did not pass) or all (beside those that have none)")
+	f.BoolVar(&o.subset, "subset", false, "run a subset of the fast cases that the kubelet has passed, in at most 20 minutes, with nodectl; fail if one does not pass")
+	f.DurationVar(&o.limit, "limit", 0, "begin no case after this time; 0 is no limit")
 	f.BoolVar(&o.list, "list", false, "print the names of the cases and exit")
 	f.BoolVar(&o.page, "page", false, "write docs/conformance.md from the results and exit")
 	f.StringVar(&o.results, "results", here("results"), "directory of the results")
@@ -84,7 +91,7 @@ func (o *options) check() (err error) {
 	if o.agent != "both" && o.agent != kubelet && o.agent != nodectl {
 		return fmt.Errorf("-agent: %q is not kubelet, nodectl or both", o.agent)
 	}
-	if classes[o.class] == nil {
+	if o.class != "" && classes[o.class] == nil {
 		return fmt.Errorf("-class: %q is not fast, serial, slow or all", o.class)
 	}
 	if o.again != "" && o.again != failed && o.again != "all" {
@@ -129,16 +136,19 @@ func run(ctx context.Context, o *options) (fine bool, err error) {
 		}
 		return true, nil
 	}
-	if err := os.MkdirAll(o.results, 0o755); err != nil {
-		return false, err
-	}
-	if err := os.WriteFile(filepath.Join(o.results, "cases.txt"), []byte(strings.Join(all, "\n")+"\n"), 0o644); err != nil {
-		return false, err
-	}
 	if os.Geteuid() != 0 {
 		return false, errors.New("needs root: it makes namespaces and cgroups")
 	}
 	if err := buildImages(); err != nil {
+		return false, err
+	}
+	if o.subset {
+		return runSubset(ctx, o)
+	}
+	if err := os.MkdirAll(o.results, 0o755); err != nil {
+		return false, err
+	}
+	if err := os.WriteFile(filepath.Join(o.results, "cases.txt"), []byte(strings.Join(all, "\n")+"\n"), 0o644); err != nil {
 		return false, err
 	}
 	for _, agent := range []string{kubelet, nodectl} {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,7 +37,11 @@ func isSerial(name string) bool {
 
 // wants reports whether the options select a case, apart from the shard.
 func (o *options) wants(name string) bool {
-	return classes[o.class](name) && o.focused.MatchString(name) && (o.skip == "" || !o.skipped.MatchString(name))
+	class := cmp.Or(o.class, "fast")
+	if o.class == "" && o.again == failed {
+		class = "all"
+	}
+	return classes[class](name) && o.focused.MatchString(name) && (o.skip == "" || !o.skipped.MatchString(name))
 }
 
 // cases returns the names of all cases of the suite, sorted.
@@ -89,7 +94,12 @@ func (o *options) wanted(ctx context.Context, done Results) ([]string, error) {
 			named[strings.TrimSpace(line)] = true
 		}
 	}
-	var some []string
+	return o.choose(all, claims, named, done), nil
+}
+
+// choose is wanted for known cases, claims, names of a file and results. With -again=failed it chooses
+// cases that have a result other than passed, and no others.
+func (o *options) choose(all []string, claims *scope, named map[string]bool, done Results) (some []string) {
 	i := 0
 	for _, name := range all {
 		if o.cases != "" && !named[name] || o.cases == "" && (!o.wants(name) || find(claims.Unclaimed, name) != nil) {
@@ -98,11 +108,12 @@ func (o *options) wanted(ctx context.Context, done Results) ([]string, error) {
 		if i++; i%o.parts != o.part%o.parts {
 			continue
 		}
-		if r, ok := done[name]; o.again == "all" || !ok || o.again == failed && r.Outcome != passed {
+		r, ran := done[name]
+		if o.again == "all" || o.again == "" && !ran || o.again == failed && ran && r.Outcome != passed {
 			some = append(some, name)
 		}
 	}
-	return some, nil
+	return some
 }
 
 // batch is how many cases one process of the suite runs: results are kept after each.
@@ -129,6 +140,10 @@ func (s *stage) runCases(ctx context.Context, o *options) error {
 		}
 	}
 	arm.Say("%s: %d cases, %d of them Serial", o.agent, len(names), len(serial))
+	end := time.Time{}
+	if o.limit > 0 {
+		end = time.Now().Add(o.limit)
+	}
 	results := make(chan Results)
 	kept := make(chan error, 1)
 	go func() { kept <- keep(file, done, results, len(names)) }()
@@ -140,6 +155,9 @@ func (s *stage) runCases(ctx context.Context, o *options) error {
 		g.SetLimit(part.limit)
 		for chunk := range slices.Chunk(part.names, batch) {
 			g.Go(func() error {
+				if !end.IsZero() && time.Now().After(end) {
+					return nil
+				}
 				some, err := s.runBatch(ctx, chunk)
 				some.stamp(tree)
 				results <- some
