@@ -27,6 +27,8 @@ func (p *program) asKubelet(name string, args []string) []string {
 		"cert-dir":     "/var/lib/kubelet/pki", // the kubelet's, so that one can switch back
 		"kubelet-dir":  "/var/lib/kubelet",
 		"healthz-port": "10248",
+		// The kernel spares the agent, as the kubelet's default is.
+		"oom-score-adj": "-999",
 	}
 	if slices.Contains(args, "--version") || slices.Contains(args, "--version=true") {
 		return []string{"version", "--of-kubernetes"}

@@ -51,8 +51,15 @@ func inventoryConfig(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 		Policy: reclaim.ImagePolicy{
 			High: cfg.ImageGCHighThreshold, Low: cfg.ImageGCLowThreshold, MinAge: cfg.ImageMinimumGCAge, MaxAge: cfg.ImageMaximumGCAge,
 		},
-		Log: cfg.Log,
+		Mirrors: cfg.mirrors,
+		Log:     cfg.Log,
 	}
+}
+
+// mirrors returns the URLs that the runtime asks in place of a registry.
+func (c Config) mirrors(registry string) []string {
+	bundled := c.RuntimeEndpoint == "" && bundle.New(c.Bundle()).Running()
+	return bundle.Mirrors(bundle.MirrorDirs(c.RootDir, bundled), registry)
 }
 
 // inventory makes the Inventory of a serving agent; m is nil on a node without a cluster. Images of

@@ -275,7 +275,10 @@ func (e explainer) registry(ctx context.Context, c activity.Call) activity.Regis
 
 // newExplainer returns the explainer of a serving agent.
 func (a *Agent) newExplainer(live *feed.Live) explainer {
-	e := explainer{Agent: a, live: live, finder: suspect.New(), answers: image.Answers, lookup: net.DefaultResolver.LookupHost}
+	answers := func(ctx context.Context, registry string) bool {
+		return image.Answers(ctx, registry, a.cfg.mirrors(registry)...)
+	}
+	e := explainer{Agent: a, live: live, finder: suspect.New(), answers: answers, lookup: net.DefaultResolver.LookupHost}
 	if a.api != nil {
 		e.pods, e.host = a.api.reader, a.api.client.Host
 	}

@@ -232,6 +232,7 @@ differences, so that kubeadm's unit file can start it:
   client certificate: nodectl and the kubelet use the certificates that the other one
   rotated;
 - /healthz is on 127.0.0.1:10248, which kubeadm waits for;
+- its OOM score is the kubelet's default, -999;
 - ` + "`--version`" + ` prints the Kubernetes version of the API that nodectl implements.
 
 The root directory stays /var/lib/nodectl. nodectl refuses /var/lib/kubelet as

@@ -53,8 +53,10 @@ type InventoryConfig struct {
 	// Disk measures the file system of a directory.
 	Disk func(dir string) (bytes, inodes reclaim.Level, err error)
 	// Answers reports whether a registry answers; it must be safe for concurrent use. nil sends
-	// the registry a request.
+	// the registry, and its mirrors, a request.
 	Answers func(ctx context.Context, registry string) bool
+	// Mirrors returns the URLs that the runtime asks in place of a registry; nil: there are none.
+	Mirrors func(registry string) []string
 	Policy  reclaim.ImagePolicy
 	// Event reports an event of the node.
 	Event func(reason, kind, message string)
@@ -99,8 +101,13 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 	if cfg.RemoveRecordsExcept == nil {
 		cfg.RemoveRecordsExcept = func([]string, time.Time) {}
 	}
+	if cfg.Mirrors == nil {
+		cfg.Mirrors = func(string) []string { return nil }
+	}
 	if cfg.Answers == nil {
-		cfg.Answers = Answers
+		cfg.Answers = func(ctx context.Context, registry string) bool {
+			return Answers(ctx, registry, cfg.Mirrors(registry)...)
+		}
 	}
 	return &Inventory{cfg: cfg, silent: map[string]time.Time{}, wake: make(chan struct{}, 1)}
 }

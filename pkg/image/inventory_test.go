@@ -306,9 +306,25 @@ func TestAnswers_AnyAnswerThatIsNoServerError_Counts(t *testing.T) {
 	if Answers(t.Context(), plain.Listener.Addr().String()) {
 		t.Error("a registry that is out of service does not answer")
 	}
+	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/hub/v2/" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	defer mirror.Close()
 	plain.Close()
-	if Answers(t.Context(), plain.Listener.Addr().String()) {
-		t.Error("a registry that is not there does not answer")
+	gone := plain.Listener.Addr().String()
+	if Answers(t.Context(), gone) || Answers(t.Context(), gone, mirror.URL) {
+		t.Error("a registry that is not there does not answer, nor does a mirror that fails")
+	}
+	v := NewInventory(InventoryConfig{Mirrors: func(registry string) []string {
+		if registry != gone {
+			t.Errorf("mirrors of %q", registry)
+		}
+		return []string{"http://" + gone, mirror.URL + "/hub/"}
+	}})
+	if !v.cfg.Answers(t.Context(), gone) {
+		t.Error("a registry whose second mirror answers does not answer")
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,19 +27,30 @@ const (
 	silentFor = time.Hour
 )
 
-// Answers reports whether a registry answers over HTTPS, with any certificate, or over HTTP. A
-// status of 500 or more is no answer. The request has no credentials and follows no redirect.
-func Answers(ctx context.Context, registry string) bool {
+// Answers reports whether one of a registry's mirrors, which are URLs, or the registry itself answers:
+// over HTTPS, with any certificate, or over HTTP. A status of 500 or more is no answer. The requests
+// have no credentials and follow no redirect.
+func Answers(ctx context.Context, registry string, mirrors ...string) bool {
+	for _, m := range mirrors {
+		if answersAt(ctx, strings.TrimSuffix(m, "/")+"/v2/") {
+			return true
+		}
+	}
 	if registry == "docker.io" {
 		registry = "registry-1.docker.io"
 	}
+	return answersAt(ctx, "https://"+registry+"/v2/", "http://"+registry+"/v2/")
+}
+
+// answersAt reports whether a registry answers at the first of the URLs where there is a server.
+func answersAt(ctx context.Context, urls ...string) bool {
 	web := &http.Client{
 		Timeout:       answerLimit,
 		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, DialContext: (&net.Dialer{}).DialContext},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	for _, scheme := range []string{"https", "http"} {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+registry+"/v2/", nil)
+	for _, url := range urls {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
 			return false
 		}

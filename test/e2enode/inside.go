@@ -67,14 +67,16 @@ func runInside(ctx context.Context, o *options) (fine bool, err error) {
 // runtimeHandler is the name of a handler that the suite expects of the runtime.
 const runtimeHandler = "test-handler"
 
-// showRuntimeConfig puts the runtime's configuration where the suite looks for that handler. The
-// namespace has its own /etc.
+// showRuntimeConfig puts the runtime's configuration where the suite looks for that handler, and
+// nodectl for the mirrors of registries. The namespace has its own /etc.
 func (s *stage) showRuntimeConfig() error {
 	const dir = "/etc/containerd"
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
 	}
-	return os.Symlink(filepath.Join(s.node.RunDir, "config.toml"), filepath.Join(dir, "config.toml"))
+	return errors.Join(
+		os.Symlink(filepath.Join(s.node.RunDir, "config.toml"), filepath.Join(dir, "config.toml")),
+		os.Symlink(filepath.Join(s.node.RootDir, "runtime/certs.d"), filepath.Join(dir, "certs.d")))
 }
 
 // start starts everything but the agent.
