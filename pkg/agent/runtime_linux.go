@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -155,9 +156,13 @@ func (r *containerRuntime) await(ctx context.Context, limit time.Duration) error
 	}
 }
 
-// pid returns the PID of the bundled runtime, 0 for any other.
+// pid returns the PID of the runtime, 0 if it is not known. A service manager that listens for the
+// runtime is not the runtime.
 func (r *containerRuntime) pid() int {
 	if r.bundled == nil {
+		if pid, _ := bundle.Listener(strings.TrimPrefix(r.Endpoint(), "unix://")); pid != 1 {
+			return pid
+		}
 		return 0
 	}
 	s, err := r.bundled.Status(context.Background())

@@ -331,8 +331,12 @@ func (r *Runtime) recordLaunch() error {
 
 // listener returns the process that listens on the runtime's socket; ok is false if there
 // is none. pid is 0 for a process in another PID namespace.
-func (r *Runtime) listener() (pid int, ok bool) {
-	c, err := net.DialTimeout("unix", r.socket(), callLimit)
+func (r *Runtime) listener() (pid int, ok bool) { return Listener(r.socket()) }
+
+// Listener returns the process that listens on a Unix socket; ok is false if there is none. pid is
+// 0 for a process in another PID namespace.
+func Listener(socket string) (pid int, ok bool) {
+	c, err := net.DialTimeout("unix", socket, callLimit)
 	if err != nil {
 		return 0, false
 	}

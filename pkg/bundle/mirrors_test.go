@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,5 +47,22 @@ func TestMirrors_HostsFiles_AreContainerds(t *testing.T) {
 	}
 	if got, want := MirrorDirs("/r", true), []string{"/r/runtime/certs.d"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestListener_Socket_IsItsProcess: the process of a runtime is the one that listens on its socket.
+func TestListener_Socket_IsItsProcess(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "s")
+	if pid, ok := Listener(socket); pid != 0 || ok {
+		t.Errorf("no socket: process %d, %t", pid, ok)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if pid, ok := Listener(socket); pid != os.Getpid() || !ok {
+		t.Errorf("process %d, %t, want %d", pid, ok, os.Getpid())
 	}
 }

@@ -21,7 +21,8 @@ const unlimited = math.MaxUint64
 // missing file leaves zeros.
 type group struct {
 	at      pod.Cgroup
-	host    bool // the whole machine
+	host    bool   // the whole machine
+	process string // the ID of a process, of which the values are; then at is no cgroup
 	began   time.Time
 	time    time.Time // of cpu and memory
 	cpu     cpuUsage
@@ -149,6 +150,11 @@ func (g *group) readV2(full bool) {
 	}
 	g.threadsMax = limit(dir, "pids.max")
 	g.devices = devicesV2(text(dir, "io.stat"))
+	g.readPressure(dir)
+}
+
+// readPressure reads the pressure on a cgroup of version 2, as far as the kernel measures it.
+func (g *group) readPressure(dir string) {
 	for _, what := range []string{"cpu", "memory", "io"} {
 		if p := pressureOf(text(dir, what+".pressure")); p != nil {
 			if g.pressure == nil {

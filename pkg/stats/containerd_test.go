@@ -272,6 +272,11 @@ func TestC_1_40_7_SummaryIsWhatTheKernelSays(t *testing.T) {
 	if strings.Join(system, " ") != "kubelet pods" {
 		t.Errorf("system containers %q", system)
 	}
+	for _, c := range n.SystemContainers {
+		if c.CPU.UsageNanoCores == nil || c.CPU.PSI == nil || c.Memory.PSI == nil || c.IO == nil || c.IO.PSI == nil {
+			t.Errorf("%s: CPU %+v, memory %+v, IO %+v", c.Name, c.CPU, c.Memory, c.IO)
+		}
+	}
 }
 
 // TestC_1_40_7_BusyPodHasItsRate: the rate of a busy pod is that between two requests.

@@ -200,6 +200,29 @@ func TestClassesOf_Cgroups_AreThoseOfTheClasses(t *testing.T) {
 	}
 }
 
+// TestReadSystem_ProcessInAUnit_HasTheUnitsPressure: with cgroup v2 the pressure on the agent is that on
+// its cgroup.
+//
+// Shows: C-1.40.7
+func TestReadSystem_ProcessInAUnit_HasTheUnitsPressure(t *testing.T) {
+	t.Parallel()
+	s := New(Config{})
+	s.proc, s.sys = t.TempDir(), t.TempDir()
+	stat := "9 (x) S" + strings.Repeat(" 7", 40) + "\n"
+	write(t, s.proc, map[string]string{"9/stat": stat, "9/cgroup": "0::/system.slice/nodectl.service\n", "9/status": "VmSwap:\t 4 kB\n"})
+	write(t, filepath.Join(s.sys, "fs/cgroup/system.slice/nodectl.service"), map[string]string{"cpu.pressure": filesV2["cpu.pressure"]})
+	g := s.readSystem(9, true)
+	if g == nil || g.pressure["cpu"] == nil || g.pressure["cpu"].some.total != 123456 || g.memory.swap != 4096 || g.memory.faults != 7 {
+		t.Fatalf("%+v", g)
+	}
+	if s.readSystem(10, true) != nil || s.readSystem(0, true) != nil {
+		t.Error("a process that is not there is reported")
+	}
+	if g := s.readSystem(9, false); g == nil || g.pressure != nil {
+		t.Errorf("%+v", g)
+	}
+}
+
 // TestDistribution_OSRelease_IsItsPrettyName: the name is that of the file, without quotes.
 func TestDistribution_OSRelease_IsItsPrettyName(t *testing.T) {
 	t.Parallel()

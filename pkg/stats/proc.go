@@ -191,16 +191,6 @@ func linksOf(proc, pid string) (all []link) {
 	return all
 }
 
-// defaultLink is the device of the default route, "eth0" if there is none.
-func defaultLink(proc, pid string) string {
-	for line := range strings.Lines(text(filepath.Join(proc, pid, "net"), "route")) {
-		if words := strings.Fields(line); len(words) > 7 && words[1] == "00000000" && words[7] == "00000000" {
-			return words[0]
-		}
-	}
-	return "eth0"
-}
-
 // disk is a file system with the kernel's numbers.
 type disk struct {
 	capacity, available, used      uint64

@@ -15,8 +15,13 @@ const (
 
 // groups yields all groups of a reading.
 func (r *reading) groups(yield func(*group) bool) {
-	if !yield(r.host) || r.all != nil && !yield(r.all) {
+	if !yield(r.host) {
 		return
+	}
+	for _, g := range []*group{r.all, r.agent, r.runtime} {
+		if g != nil && !yield(g) {
+			return
+		}
 	}
 	for _, p := range r.pods {
 		for _, g := range []*group{p.group, p.sandbox} {
@@ -91,6 +96,10 @@ func (s *Stats) measure(ctx context.Context, r *reading) (map[*group]*uint64, er
 }
 
 func (s *Stats) cpuOf(g *group) (uint64, bool) {
+	if g.process != "" {
+		p, ok := readProcess(s.proc, g.process, g.began)
+		return p.cpu, ok
+	}
 	if cpu, ok := cpuNow(g.at); ok && (cpu > 0 || !g.host) {
 		return cpu, true
 	}

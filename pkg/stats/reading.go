@@ -3,7 +3,9 @@ package stats
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,14 +16,16 @@ import (
 
 // reading is the result of one pass over all pods. It is never changed afterwards.
 type reading struct {
-	time   time.Time // when it began
-	done   time.Time
-	full   bool // has the data for /stats/summary and /metrics/cadvisor
-	host   *group
-	all    *group // of all pods; nil: no cgroups
-	pods   []podReading
-	links  []link // of the machine
-	failed error  // the runtime did not report the containers' usage
+	time time.Time // when it began
+	done time.Time
+	full bool // has the data for /stats/summary and /metrics/cadvisor
+	host *group
+	all  *group // of all pods; nil: no cgroups
+	// agent and runtime are these processes, which need not have cgroups of their own; nil: unknown.
+	agent, runtime *group
+	pods           []podReading
+	links          []link // of the machine
+	failed         error  // the runtime did not report the containers' usage
 }
 
 // podReading is a pod with a running container.
@@ -97,6 +101,10 @@ func (s *Stats) pass(ctx context.Context, full bool) *reading {
 	if full {
 		r.links = linksOf(s.proc, "self")
 	}
+	r.agent = s.readSystem(os.Getpid(), full)
+	if s.cfg.RuntimePID != nil {
+		r.runtime = s.readSystem(s.cfg.RuntimePID(), full)
+	}
 	s.readPods(ctx, r, cgroups, said)
 	r.done = s.now()
 	return r
@@ -159,6 +167,30 @@ func (s *Stats) readHost(full bool) *group {
 	g.memory.limit, g.memory.swapLimit, g.threadsMax = m.memory, m.swap, uint64(m.maxPIDs)
 	if n, ok := threadsNow(s.proc); ok {
 		g.threads = uint64(n)
+	}
+	return g
+}
+
+// readSystem reads a process of the system, nil if there is none. With full it has the pressure on the
+// process's cgroup, which only cgroup v2 counts.
+func (s *Stats) readSystem(pid int, full bool) *group {
+	id := strconv.Itoa(pid)
+	p, ok := readProcess(s.proc, id, s.machine().booted)
+	if pid <= 0 || !ok {
+		return nil
+	}
+	g := &group{process: id, at: pod.Cgroup{Path: "process " + id}, began: p.began, time: s.now(), threadsMax: unlimited}
+	g.cpu.total = p.cpu
+	g.memory = memoryUsage{
+		usage: p.rss, workingSet: p.rss, rss: p.rss, swap: p.swap, faults: p.faults, majorFaults: p.majorFaults,
+		limit: unlimited, swapLimit: unlimited, reservation: unlimited,
+	}
+	if full {
+		for line := range strings.Lines(text(filepath.Join(s.proc, id), "cgroup")) {
+			if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+				g.readPressure(filepath.Join(s.sys, "fs/cgroup", path))
+			}
+		}
 	}
 	return g
 }

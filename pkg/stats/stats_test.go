@@ -136,6 +136,36 @@ func TestSummary_CallerLeaves_OthersGetTheirAnswer(t *testing.T) {
 	}
 }
 
+// TestSummary_SystemContainers_HaveRateAndPressure: the agent and the runtime have what the kubelet
+// reports of them, and a rate from the first request on. A kernel that does not measure pressure
+// reports zeros. A runtime without a process is left out.
+//
+// Shows: C-1.40.7
+func TestSummary_SystemContainers_HaveRateAndPressure(t *testing.T) {
+	t.Parallel()
+	pid := os.Getpid()
+	f := newFake(t, 1, func(c *stats.Config) { c.RuntimePID = func() int { return pid } })
+	sum, err := f.Summary(t.Context(), false)
+	if err != nil || len(sum.Node.SystemContainers) != 2 {
+		t.Fatalf("%v, %+v", err, sum)
+	}
+	for i, name := range []string{"kubelet", "runtime"} {
+		c := sum.Node.SystemContainers[i]
+		if c.Name != name || c.CPU.UsageNanoCores == nil || *c.CPU.UsageCoreNanoSeconds == 0 || *c.Memory.RSSBytes == 0 || c.Memory.AvailableBytes != nil ||
+			c.CPU.PSI == nil || c.Memory.PSI == nil || c.IO.PSI == nil || c.Swap == nil || c.StartTime.IsZero() {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	if n := sum.Node; n.CPU.PSI == nil || n.Memory.PSI == nil || n.IO == nil {
+		t.Errorf("node: %+v", n)
+	}
+	pid = 0
+	f.Later(time.Minute)
+	if sum, err = f.Summary(t.Context(), true); err != nil || len(sum.Node.SystemContainers) != 1 || sum.Node.SystemContainers[0].CPU.PSI != nil {
+		t.Errorf("%v, %+v", err, sum.Node.SystemContainers)
+	}
+}
+
 // TestHungRuntimeIsAskedOnce: callers that wait for a runtime that hangs share its
 // deadline; one after the other would take minutes.
 func TestHungRuntimeIsAskedOnce(t *testing.T) {

@@ -2,8 +2,6 @@ package stats
 
 import (
 	"context"
-	"os"
-	"strconv"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -109,7 +107,7 @@ func (a *answer) node() api.NodeStats {
 		return n
 	}
 	n.IO = a.io(a.host)
-	n.Network = network(a.links, defaultLink(a.proc, "self"), a.reading.time)
+	n.Network = network(a.links, "eth0", a.reading.time) // whatever the device of the default route, like the kubelet
 	if d, err := readDisk(a.cfg.RootDir); err == nil {
 		fs := a.ofDisk(d)
 		fs.UsedBytes, fs.InodesUsed = &d.used, &d.inodesUsed
@@ -125,38 +123,22 @@ func (a *answer) node() api.NodeStats {
 	return n
 }
 
-// system returns the usage of the agent, the runtime and all pods. The first two are read
-// from their processes, which need not have cgroups of their own.
+// system returns the usage of the agent, the runtime and all pods.
 func (a *answer) system() []api.ContainerStats {
 	var all []api.ContainerStats
-	add := func(name string, pid int) {
-		p, ok := readProcess(a.proc, strconv.Itoa(pid), a.machine().booted)
-		if !ok {
+	add := func(name string, g *group) {
+		if g == nil {
 			return
 		}
-		now := metav1.NewTime(a.now())
-		all = append(all, api.ContainerStats{
-			Name: name, StartTime: metav1.NewTime(p.began),
-			CPU: &api.CPUStats{Time: now, UsageCoreNanoSeconds: &p.cpu},
-			Memory: &api.MemoryStats{
-				Time: now, UsageBytes: &p.rss, WorkingSetBytes: &p.rss, RSSBytes: &p.rss,
-				PageFaults: &p.faults, MajorPageFaults: &p.majorFaults,
-			},
-			Swap: &api.SwapStats{Time: now, SwapUsageBytes: &p.swap},
-		})
-	}
-	add(api.SystemContainerKubelet, os.Getpid())
-	if a.cfg.RuntimePID != nil {
-		if pid := a.cfg.RuntimePID(); pid > 0 {
-			add(api.SystemContainerRuntime, pid)
+		c := api.ContainerStats{Name: name, StartTime: metav1.NewTime(g.began), CPU: a.cpu(g), Memory: a.memory(g), Swap: a.swap(g)}
+		if a.measured != nil {
+			c.IO = a.io(g)
 		}
+		all = append(all, c)
 	}
-	if a.all != nil {
-		all = append(all, api.ContainerStats{
-			Name: api.SystemContainerPods, StartTime: metav1.NewTime(a.all.began),
-			CPU: a.cpu(a.all), Memory: a.memory(a.all), Swap: a.swap(a.all),
-		})
-	}
+	add(api.SystemContainerKubelet, a.agent)
+	add(api.SystemContainerRuntime, a.runtime)
+	add(api.SystemContainerPods, a.reading.all)
 	return all
 }
 

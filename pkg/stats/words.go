@@ -19,7 +19,7 @@ func (a *answer) rateOf(g *group) *uint64 {
 
 func (a *answer) cpu(g *group) *api.CPUStats {
 	return &api.CPUStats{
-		Time: metav1.NewTime(g.time), UsageNanoCores: a.rateOf(g), UsageCoreNanoSeconds: &g.cpu.total, PSI: psi(g.pressure["cpu"]),
+		Time: metav1.NewTime(g.time), UsageNanoCores: a.rateOf(g), UsageCoreNanoSeconds: &g.cpu.total, PSI: a.psi(g, "cpu"),
 	}
 }
 
@@ -27,7 +27,7 @@ func (a *answer) memory(g *group) *api.MemoryStats {
 	m := &g.memory
 	s := &api.MemoryStats{
 		Time: metav1.NewTime(g.time), UsageBytes: &m.usage, WorkingSetBytes: &m.workingSet, RSSBytes: &m.rss,
-		PageFaults: &m.faults, MajorPageFaults: &m.majorFaults, PSI: psi(g.pressure["memory"]),
+		PageFaults: &m.faults, MajorPageFaults: &m.majorFaults, PSI: a.psi(g, "memory"),
 	}
 	if m.limit < unlimited && m.limit > 0 {
 		left := m.limit - min(m.workingSet, m.limit)
@@ -45,17 +45,23 @@ func (a *answer) swap(g *group) *api.SwapStats {
 	return s
 }
 
-// io is nil if the kernel does not measure I/O pressure.
+// io is the I/O of a group, of which only the pressure is reported.
 func (a *answer) io(g *group) *api.IOStats {
-	if p := psi(g.pressure["io"]); p != nil {
+	if p := a.psi(g, "io"); p != nil {
 		return &api.IOStats{Time: metav1.NewTime(g.time), PSI: p}
 	}
 	return nil
 }
 
-func psi(p *pressure) *api.PSIStats {
-	if p == nil {
+// psi is the pressure on a group: like the kubelet's, zeros if the kernel does not measure it. It is nil
+// for a reading without pressure.
+func (a *answer) psi(g *group, what string) *api.PSIStats {
+	if !a.full {
 		return nil
+	}
+	p := g.pressure[what]
+	if p == nil {
+		return &api.PSIStats{}
 	}
 	of := func(s stalled) api.PSIData {
 		return api.PSIData{Total: s.total * uint64(time.Microsecond), Avg10: s.avg10, Avg60: s.avg60, Avg300: s.avg300}
