@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -392,6 +393,58 @@ func TestRemoveRecordsExcept_ImageIsGone_ItsRecordGoes(t *testing.T) {
 	p.RemoveRecordsExcept([]string{"sha256:1"}, later)
 	if _, err := os.Stat(p.records.file("pulled", "sha256:1")); err != nil || left() != 1 {
 		t.Errorf("%d records, %v: want that of the image that is there", left(), err)
+	}
+}
+
+// TestRecords_OfAnOlderAgentOrAKubelet_KeepTheImagePrivate: a record under its earlier name, or one of a
+// kubelet that used the directory before, counts: without it, every pod could use the image.
+// RemoveRecordsExcept leaves files of other programs alone, as Kubernetes' node suite makes some.
+//
+// Shows: C-1.39.6
+func TestRecords_OfAnOlderAgentOrAKubelet_KeepTheImagePrivate(t *testing.T) {
+	t.Parallel()
+	p := New(Config{Dir: t.TempDir(), Endpoint: "system"})
+	n, err := parse("private:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(p.records.dir, "pulled")
+	secret := credential{user: "u", password: "p", secret: &secretRef{Namespace: "a", Name: "s", UID: "1"}}
+	if err := p.records.recordPulled("sha256:1", n, secret); err != nil {
+		t.Fatal(err)
+	}
+	now := p.records.file("pulled", "sha256:1")
+	if want := fmt.Sprintf("sha256-%x", sha256.Sum256([]byte("sha256:1"))); filepath.Base(now) != want {
+		t.Errorf("the record is %s, a kubelet's %s", filepath.Base(now), want)
+	}
+	if err := os.Rename(now, now+".json"); err != nil {
+		t.Fatal(err)
+	}
+	kubelets := `{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":"2026-01-01T00:00:00Z","imageRef":"%s","credentialMapping":{%q:%s}}`
+	for id, of := range map[string]string{"sha256:2": `{"kubernetesSecrets":[{"uid":"1","namespace":"a","name":"s","credentialHash":"x"}]}`, "sha256:3": `{"nodePodsAccessible":true}`} {
+		if err := os.WriteFile(p.records.file("pulled", id), fmt.Appendf(nil, kubelets, id, n.repo, of), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	foreign := filepath.Join(dir, "temp_"+filepath.Base(now))
+	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.RemoveRecordsExcept([]string{"sha256:1", "sha256:2", "sha256:3"}, time.Now().Add(time.Hour))
+	for id, want := range map[string]bool{"sha256:1": false, "sha256:2": false, "sha256:3": true, "sha256:4": true} {
+		if may, err := p.records.mayUse(id, n, nil, true); err != nil || may != want {
+			t.Errorf("%s: a pod without a secret may use it: %t, %v, want %t", id, may, err, want)
+		}
+	}
+	if may, err := p.records.mayUse("sha256:1", n, []credential{secret}, true); err != nil || !may {
+		t.Errorf("the pod with the secret may use it: %t, %v", may, err)
+	}
+	p.RemoveRecordsExcept([]string{"sha256:2"}, time.Now().Add(time.Hour))
+	if _, err := os.Stat(now); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the record of an image that is gone: %v", err)
+	}
+	if _, err := os.Stat(foreign); err != nil {
+		t.Errorf("another program's file: %v", err)
 	}
 }
 

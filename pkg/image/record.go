@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -228,14 +229,39 @@ func hashOf(salt string, c credential) string {
 }
 
 // file returns the path of an intent (kind "pulling", by image name) or of a pulled record
-// ("pulled", by image ID). The name is hashed because it may contain any character.
+// ("pulled", by image ID), which has the kubelet's name. The name is hashed because it may contain
+// any character.
 func (r *records) file(kind, image string) string {
-	return filepath.Join(r.dir, kind, fmt.Sprintf("sha256-%x.json", sha256.Sum256([]byte(image))))
+	path := filepath.Join(r.dir, kind, fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(image))))
+	if kind == "pulled" {
+		return path
+	}
+	return path + earlierSuffix
+}
+
+// earlierSuffix ends the names of intents, and those of the pulled records of older agents.
+const earlierSuffix = ".json"
+
+// adopt gives the pulled record of an older agent its present name, and returns that. If it fails,
+// the image must not count as one without a record, which every pod may use.
+func (r *records) adopt(id string) (file string, err error) {
+	file = r.file("pulled", id)
+	if _, err := os.Lstat(file); err == nil {
+		return file, nil
+	}
+	if err := os.Rename(file+earlierSuffix, file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return file, err
+	}
+	return file, nil
 }
 
 // load returns the pulled record of an image, nil if there is none.
 func (r *records) load(id string) (*pulledRecord, error) {
-	js, err := os.ReadFile(r.file("pulled", id))
+	file, err := r.adopt(id)
+	if err != nil {
+		return nil, err
+	}
+	js, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -243,10 +269,33 @@ func (r *records) load(id string) (*pulledRecord, error) {
 		return nil, err
 	}
 	rec := &pulledRecord{}
-	if err := json.Unmarshal(js, rec); err != nil || rec.Image != id {
-		return nil, fmt.Errorf("record of image %s is damaged", id)
+	if err := json.Unmarshal(js, rec); err == nil && rec.Image == id {
+		return rec, nil
 	}
-	return rec, nil
+	if rec := ofKubelet(js, id); rec != nil {
+		return rec, nil
+	}
+	return nil, fmt.Errorf("record of image %s is damaged", id)
+}
+
+// ofKubelet returns what the record of a kubelet says, nil if it is none of this image. Its hashes of
+// credentials have no salt, and are not taken over: pods with pull secrets ask the registry once.
+func ofKubelet(js []byte, id string) *pulledRecord {
+	var record struct {
+		Kind              string
+		ImageRef          string
+		CredentialMapping map[string]struct{ NodePodsAccessible bool }
+	}
+	if err := json.Unmarshal(js, &record); err != nil || record.Kind != "ImagePulledRecord" || record.ImageRef != id {
+		return nil
+	}
+	rec := &pulledRecord{Image: id, Repos: map[string]access{}}
+	for repo, pulled := range record.CredentialMapping {
+		if pulled.NodePodsAccessible {
+			rec.Repos[repo] = access{EveryPod: true}
+		}
+	}
+	return rec
 }
 
 // RemoveRecord removes the pulled record of an image whose removal from the node began at that
@@ -257,7 +306,7 @@ func (p *Puller) RemoveRecord(id string, removalBegan time.Time) {
 	r := p.records
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := r.file("pulled", id)
+	at, _ := r.adopt(id)
 	info, err := os.Stat(at)
 	if err != nil || len(r.pulling) > 0 || info.ModTime().After(removalBegan.Add(-time.Second)) {
 		return
@@ -297,21 +346,25 @@ func (p *Puller) RemoveRecordsExcept(ids []string, began time.Time) {
 	}
 	keep := make(map[string]bool, len(ids))
 	for _, id := range ids {
-		keep[filepath.Base(r.file("pulled", id))] = true
+		name := filepath.Base(r.file("pulled", id))
+		keep[name], keep[name+earlierSuffix] = true, true
 	}
 	dir := filepath.Join(r.dir, "pulled")
 	entries, _ := os.ReadDir(dir) // the next call reads it again
 	for _, e := range entries {
 		info, err := e.Info()
 		switch file := filepath.Join(dir, e.Name()); {
-		case err != nil || keep[e.Name()] || !info.ModTime().Before(began.Add(-time.Second)):
-		case filepath.Ext(file) != ".json":
+		case err != nil || keep[e.Name()] || !info.ModTime().Before(began.Add(-time.Second)) || !strings.HasPrefix(e.Name(), "sha256-"):
+		case filepath.Ext(file) == tempSuffix:
 			_ = os.Remove(file) // a killed agent was writing it
 		default:
 			r.removeRuntime(file)
 		}
 	}
 }
+
+// tempSuffix ends the names of files that are being written.
+const tempSuffix = ".tmp"
 
 // write replaces a file atomically.
 func (r *records) write(file string, v any) error {
@@ -322,7 +375,7 @@ func (r *records) write(file string, v any) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	return atomicfile.Write(file, js, atomicfile.Options{Temp: ".tmp", Sync: true})
+	return atomicfile.Write(file, js, atomicfile.Options{Temp: tempSuffix, Sync: true})
 }
 
 // unknownPulls returns the names of images whose pull, by this agent or a previous one, has an

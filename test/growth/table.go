@@ -69,7 +69,7 @@ var Table = []Row{
 	{Root, "memory_manager_state", "the memory of NUMA nodes that containers have", "one entry for each container", "when the container's pod is gone", 1, mib},
 	{Root, "images-imported.json", "image archives that were imported", "one entry for each archive", "when the archive is gone", 1, mib},
 	{Root, "image_manager/pulling/<image>.json", "image pulls that run", "one for each image that is being pulled, or whose pull has an unknown outcome, also on runtimes that were used before", "the end of the pull; if that is unknown, the next pull by the same runtime", 0, 4 * kib},
-	{Root, "image_manager/pulled/<image>.json", "which pull secrets have pulled an image", "100 secrets for each image, also of runtimes that were used before", "with the image, when no runtime may have it; image garbage collection, every 5 minutes, if another program has removed that", 0, mib},
+	{Root, "image_manager/pulled/<image>", "which pull secrets have pulled an image", "100 secrets for each image, also of runtimes that were used before", "with the image, when no runtime may have it; image garbage collection, every 5 minutes, if another program has removed that", 0, mib},
 	{Root, "pki/<certificate>", "certificates and keys", "the newest and the one before, for client and server", "the next rotation", 8, 64 * kib},
 	{Root, "checkpoints/<checkpoint>.tar", "checkpoints", "10, and none where less than 1 GiB is free", "a person", 10, 0},
 	{Root, "volumes/<namespace>/<claim>/...", "data of PersistentVolumeClaims", "none: it is the owner's", "`nodectl delete pvc`", 0, 0},
