@@ -72,7 +72,7 @@ func (a *Agent) upkeepOf(e *engine.Engine, m *member, images *image.Inventory, m
 		Actor: nodeActor{a.runtime.Runtime, images, func(ctx context.Context, key pod.Key, v upkeep.Eviction) error {
 			ctx, stop := context.WithTimeout(ctx, evictWithin)
 			defer stop()
-			return e.Evict(ctx, key, engine.Eviction{UID: v.UID, Grace: v.Grace, Message: v.Message, Condition: v.Condition})
+			return e.Evict(ctx, key, engine.Eviction{UID: v.UID, Grace: v.Grace, Message: v.Message, Cause: v.Cause, Condition: v.Condition})
 		}},
 		SetConditions: func(ctx context.Context, now []v1.NodeConditionType) {
 			a.pressures.set(now)

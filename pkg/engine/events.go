@@ -47,12 +47,17 @@ type recorder struct{ events Events } // nil: events are dropped
 
 // event sends an event of a pod, or of one of its containers, with the current time.
 func (r recorder) event(key pod.Key, uid, path, kind, reason, message string) {
+	r.annotated(key, uid, path, kind, reason, message, nil)
+}
+
+// annotated is event with annotations for the event's object.
+func (r recorder) annotated(key pod.Key, uid, path, kind, reason, message string, annotations map[string]string) {
 	if r.events == nil {
 		return
 	}
 	r.events.Event(pod.Event{
 		Key: key, UID: uid, Container: path, Type: kind, Reason: reason,
-		Message: strings.TrimSpace(message), At: time.Now(),
+		Message: strings.TrimSpace(message), At: time.Now(), Annotations: annotations,
 	})
 }
 

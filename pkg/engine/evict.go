@@ -17,6 +17,8 @@ type Eviction struct {
 	UID     string // that the pod must have
 	Grace   int64  // in seconds; if the pod's own grace is shorter, that one applies
 	Message string // becomes the message of the pod's status
+	// Cause gives the event its annotations.
+	Cause pod.EvictionCause
 	// Condition is the pressure of the node that is the cause. It is "" if the pod exceeds a
 	// limit of its own storage. A static pod that was evicted for a pressure starts again after
 	// that pressure and a back-off; any other evicted pod stays Failed.
@@ -158,7 +160,7 @@ func (w *worker) noteEviction(asked *operation) error {
 	w.rec.dirty = true
 	w.log.Warn("Evicting pod", "message", o.Message)
 	if w.update.want != nil {
-		w.event(w.update.want, "", pod.EventWarning, eventEvicted, "%s", o.Message)
+		w.env.recorder.annotated(w.key, w.update.want.UID(), "", pod.EventWarning, eventEvicted, o.Message, o.Cause.Annotations())
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,47 @@ func conditionOf(st *v1.PodStatus, kind v1.PodConditionType) *v1.PodCondition {
 func (m *machine) under(now ...v1.NodeConditionType) {
 	m.agent.engine.SetPressure(m.t.Context(), now)
 	m.settle()
+}
+
+// TestEvict_WithACause_AnnotatesTheEvent: tools read the starved resource and the containers that
+// exceed their requests from the event. An eviction without a cause has no annotations.
+//
+// Shows: C-1.35.7
+func TestEvict_WithACause_AnnotatesTheEvent(t *testing.T) {
+	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
+		m.src.set(mkpod("web"), mkpod("db"))
+		m.arrive()
+		m.pass(time.Second)
+		for key, cause := range map[pod.Key]pod.EvictionCause{webKey: {Resource: "memory", Containers: "app,b", Usage: "1Gi,2Gi", Pod: "web", PodUsage: "3Gi"}, {Namespace: "default", Name: "db"}: {}} {
+			if err := m.asked(func(ctx context.Context) error {
+				return m.agent.engine.Evict(ctx, key, Eviction{UID: "uid-" + key.Name, Grace: 1, Message: lowMemory, Cause: cause})
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		evicted := 0
+		for _, e := range c.all {
+			if e.Reason != "Evicted" {
+				continue
+			}
+			evicted++
+			want := map[string]string(nil)
+			if e.Key == webKey {
+				want = map[string]string{
+					"starved_resource": "memory", "offending_containers": "app,b", "offending_containers_usage": "1Gi,2Gi",
+					"offending_pod": "web", "offending_pod_usage": "3Gi",
+				}
+			}
+			if !maps.Equal(e.Annotations, want) || e.Message != strings.TrimSpace(lowMemory) {
+				t.Errorf("%s: %q, %q", e.Key, e.Annotations, e.Message)
+			}
+		}
+		if evicted != 2 {
+			t.Errorf("%d events of evictions", evicted)
+		}
+	})
 }
 
 // An evicted pod has Failed, also for the next agent, and its containers get the grace of the

@@ -17,6 +17,7 @@ import (
 	"hash/maphash"
 	"iter"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -117,22 +118,22 @@ func (s *Store) Event(e pod.Event) {
 	s.take(v1.ObjectReference{
 		Kind: "Pod", APIVersion: "v1", Namespace: e.Namespace, Name: e.Name,
 		UID: types.UID(e.UID), FieldPath: e.Container,
-	}, e.Type, e.Reason, e.Message, at)
+	}, e.Type, e.Reason, e.Message, at, e.Annotations)
 }
 
 // NodeEvent adds an event of the node, such as Starting or NodeReady. It never blocks.
 func (s *Store) NodeEvent(reason, kind, message string) {
-	s.take(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: s.cfg.Node, UID: types.UID(s.cfg.Node)}, kind, reason, message, time.Now())
+	s.take(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: s.cfg.Node, UID: types.UID(s.cfg.Node)}, kind, reason, message, time.Now(), nil)
 }
 
 // ObjectEvent adds an event of an object that is neither a pod nor the node, such as a Deployment.
 // It never blocks.
 func (s *Store) ObjectEvent(about v1.ObjectReference, kind, reason, message string) {
-	s.take(about, kind, reason, message, time.Now())
+	s.take(about, kind, reason, message, time.Now(), nil)
 }
 
 // take counts an event that exists already, or adds it.
-func (s *Store) take(about v1.ObjectReference, kind, reason, message string, at time.Time) {
+func (s *Store) take(about v1.ObjectReference, kind, reason, message string, at time.Time, annotations map[string]string) {
 	message = strings.ToValidUTF8(message, "\ufffd")
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
@@ -145,7 +146,9 @@ func (s *Store) take(about v1.ObjectReference, kind, reason, message string, at 
 		s.repeat(el, message, at)
 		return
 	}
-	s.add(s.object(w, message, at))
+	added := s.object(w, message, at)
+	added.Annotations = maps.Clone(annotations)
+	s.add(added)
 	s.changed(s.order.Back().Value.(*kept), Added)
 }
 

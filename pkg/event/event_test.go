@@ -48,6 +48,31 @@ func open(t *testing.T, path string) *Store {
 	return Open(Config{Path: path, Node: "n1"})
 }
 
+// TestEvent_Annotations_AreKept: also for a reader of the file, and when the event happens again.
+//
+// Shows: Appendix D
+func TestEvent_Annotations_AreKept(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "events.jsonl")
+	s := open(t, path)
+	stop := running(s)
+	evicted := of("web", "Evicted", "The node was low on resource: memory.")
+	evicted.Annotations = map[string]string{"starved_resource": "memory"}
+	s.Event(evicted)
+	s.Event(evicted)
+	s.Event(of("db", "Started", "Container started"))
+	stop()
+	for name, s := range map[string]*Store{"the store": s, "the next agent's": open(t, path)} {
+		list := s.List(Filter{Name: "web"})
+		if len(list) != 1 || list[0].Count != 2 || list[0].Annotations["starved_resource"] != "memory" {
+			t.Errorf("%s: %+v", name, list)
+		}
+		if list := s.List(Filter{Name: "db"}); len(list) != 1 || list[0].Annotations != nil {
+			t.Errorf("%s: %+v", name, list)
+		}
+	}
+}
+
 // TestC_D_RepeatsAreCounted: a repeated event of a container is one event, which moves to
 // the end; all others are separate.
 //

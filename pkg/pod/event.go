@@ -22,6 +22,30 @@ type Event struct {
 	Reason    string // as Started
 	Message   string
 	At        time.Time
+	// Annotations are those of the event's object; nil: it has none. They must not be written to.
+	Annotations map[string]string
+}
+
+// EvictionCause says which resource of the node was short when a pod was evicted, and what of the
+// pod used more of it than it requested. The zero value is not known.
+type EvictionCause struct {
+	Resource          string
+	Containers, Usage string // names and usage of the containers, separated by commas
+	// Pod and PodUsage are the pod's name and usage, if it requests the resource as a whole.
+	Pod, PodUsage string
+}
+
+// Annotations returns the annotations of the event of an eviction, which are the kubelet's; nil if
+// the cause is not known.
+func (c EvictionCause) Annotations() map[string]string {
+	if c.Resource == "" {
+		return nil
+	}
+	all := map[string]string{"starved_resource": c.Resource, "offending_containers": c.Containers, "offending_containers_usage": c.Usage}
+	if c.Pod != "" {
+		all["offending_pod"], all["offending_pod_usage"] = c.Pod, c.PodUsage
+	}
+	return all
 }
 
 // StatusReport is one pod with its newest status, as the engine reports it to its

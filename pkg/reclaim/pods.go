@@ -39,7 +39,8 @@ func (r *round) evict(t Threshold, level Level, why string) {
 		return
 	}
 	it := ranked[0]
-	step := Step{Action: EvictPod, ID: it.UID, Pod: it.Key, Signal: t.Signal, Grace: hardGrace, Message: message(t, level, it)}
+	step := Step{Action: EvictPod, ID: it.UID, Pod: it.Key, Signal: t.Signal, Grace: hardGrace}
+	step.Message, step.Cause = explain(t, level, it)
 	if !t.isHard() {
 		step.Grace = min(r.policy.MaxGrace, it.Grace)
 	}
@@ -126,8 +127,8 @@ func first(a, b bool) int {
 	return 1
 }
 
-// message returns the message of an evicted pod's status in the kubelet's words.
-func message(t Threshold, level Level, p Pod) string {
+// explain returns the message of an evicted pod's status in the kubelet's words, and the cause.
+func explain(t Threshold, level Level, p Pod) (text string, cause pod.EvictionCause) {
 	name := resourceOf(t.Signal)
 	format := resource.BinarySI
 	if t.Signal == pod.SignalPIDs || inodesOf(t.Signal) {
@@ -137,15 +138,18 @@ func message(t Threshold, level Level, p Pod) string {
 	if t.Quantity != nil {
 		least = t.Quantity
 	}
-	text := fmt.Sprintf("The node was low on resource: %v. ", name) +
+	text = fmt.Sprintf("The node was low on resource: %v. ", name) +
 		fmt.Sprintf("Threshold quantity: %v, available: %v. ", least, resource.NewQuantity(level.Available, format))
 	if !p.Measured {
-		return text
+		return text, cause
 	}
+	cause.Resource = name
 	binary := func(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
 	if own, ok := p.Requests[v1.ResourceMemory]; ok && name == string(v1.ResourceMemory) {
 		text += fmt.Sprintf("Pod %s was using %s, request is %s, has larger consumption of %v. ", p.Key.Name, binary(p.Memory), &own, name)
+		cause.Pod, cause.PodUsage = p.Key.Name, binary(p.Memory).String()
 	}
+	var names, usage []string
 	for _, c := range p.Containers {
 		var used int64
 		switch v1.ResourceName(name) {
@@ -158,7 +162,9 @@ func message(t Threshold, level Level, p Pod) string {
 		}
 		if request := c.Requests[v1.ResourceName(name)]; used > request.Value() {
 			text += fmt.Sprintf("Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name, binary(used), &request, name)
+			names, usage = append(names, c.Name), append(usage, binary(used).String())
 		}
 	}
-	return text
+	cause.Containers, cause.Usage = strings.Join(names, ","), strings.Join(usage, ",")
+	return text, cause
 }

@@ -171,9 +171,11 @@ type Step struct {
 	// Bytes is how many bytes the step frees on disks, as far as that is known.
 	Bytes int64
 	// Grace is an evicted pod's grace period in seconds. Signal is the signal whose threshold
-	// evicts it. Message is the message for its status, in the kubelet's words.
+	// evicts it. Message is the message for its status, in the kubelet's words, and Cause is that of
+	// its event.
 	Grace           int64
 	Signal, Message string
+	Cause           pod.EvictionCause
 	Why             string
 
 	aged bool // the image was unused for longer than ImagePolicy.MaxAge

@@ -216,6 +216,9 @@ func TestEvict_Memory_EndsOnePodAndWaitsForIt(t *testing.T) {
 	if want := "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. Container main was using 300Mi, request is 64Mi, has larger consumption of memory. "; plan.Steps[0].Message != want {
 		t.Errorf("message %q, want %q", plan.Steps[0].Message, want)
 	}
+	if want := (pod.EvictionCause{Resource: "memory", Containers: "main", Usage: "300Mi"}); plan.Steps[0].Cause != want {
+		t.Errorf("cause %+v, want %+v", plan.Steps[0].Cause, want)
+	}
 	n.Now = n.Now.Add(10 * time.Second)
 	plan, after = Evict(n, policy, after)
 	lines(t, plan.String(), "condition MemoryPressure", "wait 20s: memory.available is 50.0 MiB, the limit is 100Mi; the evicted pod default/big is still stopping")

@@ -64,6 +64,8 @@ type Eviction struct {
 	UID     string
 	Grace   int64  // in seconds
 	Message string // for the pod's status
+	// Cause is that of the pod's event; the zero value is not known.
+	Cause pod.EvictionCause
 	// Condition is the node's pressure condition for which the pod is evicted.
 	Condition v1.NodeConditionType
 }
@@ -392,7 +394,7 @@ func (u *Upkeep) do(ctx context.Context, steps []reclaim.Step) (done []reclaim.S
 	case reclaim.RemoveSandbox:
 		removed, err = u.cfg.Actor.RemoveSandbox(ctx, s.Pod, s.ID)
 	case reclaim.EvictPod:
-		err = u.cfg.Actor.Evict(ctx, s.Pod, Eviction{UID: s.ID, Grace: s.Grace, Message: s.Message, Condition: pod.ConditionOf(s.Signal)})
+		err = u.cfg.Actor.Evict(ctx, s.Pod, Eviction{UID: s.ID, Grace: s.Grace, Message: s.Message, Cause: s.Cause, Condition: pod.ConditionOf(s.Signal)})
 	default:
 		err = fmt.Errorf("unknown step %q", s.Action)
 	}

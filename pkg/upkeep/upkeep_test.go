@@ -53,7 +53,7 @@ func TestRun_MemoryIsShort_EvictsOnePodAtATime(t *testing.T) {
 			fmt.Sprint(r.events) != "[EvictionThresholdMet Warning Attempting to reclaim memory]" {
 			t.Errorf("%s, observed %v, events %v, conditions %s", got, r.observed, r.events, r.pressures())
 		}
-		if e := r.evicted[0]; e.Grace != 1 || e.Condition != "MemoryPressure" || !strings.HasPrefix(e.Message, "The node was low on resource: memory. Threshold quantity: 1Gi, available: 128Mi. ") {
+		if e := r.evicted[0]; e.Grace != 1 || e.Cause.Resource != "memory" || e.Condition != "MemoryPressure" || !strings.HasPrefix(e.Message, "The node was low on resource: memory. Threshold quantity: 1Gi, available: 128Mi. ") {
 			t.Errorf("%+v", e)
 		}
 		r.at(began, 39*time.Second)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -56,9 +57,11 @@ func (s *Sink) Event(e pod.Event) {
 		uid = is.hash
 	}
 	s.mu.Unlock()
-	s.put(s.event(v1.ObjectReference{
+	of := s.event(v1.ObjectReference{
 		Kind: "Pod", APIVersion: "v1", Namespace: e.Namespace, Name: e.Name, UID: uid, FieldPath: e.Container,
-	}, e.Namespace, e.Type, e.Reason, e.Message, e.At))
+	}, e.Namespace, e.Type, e.Reason, e.Message, e.At)
+	of.Annotations = maps.Clone(e.Annotations)
+	s.put(of)
 }
 
 // NodeEvent queues an event of the node (appendix D). Like Event, it never blocks.

@@ -23,14 +23,16 @@ func TestEventsAreCountedAndGathered(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
 		for range 5 {
-			n.Event(happened("one", "BackOff", "same"))
+			e := happened("one", "BackOff", "same")
+			e.Annotations = map[string]string{"starved_resource": "memory"}
+			n.Event(e)
 			pass(time.Second)
 		}
 		if len(n.events) != 1 || len(n.calls(http.MethodPost, "")) != 1 {
 			t.Errorf("%d events", len(n.events))
 		}
 		for _, e := range n.events {
-			if e.Count != 5 || e.Source.Component != "kubelet" || e.Source.Host != "n1" || e.InvolvedObject.UID != "uid-one" {
+			if e.Count != 5 || e.Source.Component != "kubelet" || e.Source.Host != "n1" || e.InvolvedObject.UID != "uid-one" || e.Annotations["starved_resource"] != "memory" {
 				t.Errorf("event %+v", e)
 			}
 		}
