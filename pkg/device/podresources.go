@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 	"k8s.io/utils/cpuset"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -36,7 +37,7 @@ type ResourcesConfig struct {
 	CPUs   []int
 	Memory []pod.Block
 	// Asked is a callback for metrics after each request; it may be nil.
-	Asked func(method string, failed bool)
+	Asked func(version, method string, failed bool)
 }
 
 // PodResources implements the kubelet's service podresources: it tells monitoring agents which
@@ -96,7 +97,7 @@ func (p *PodResources) Allocations(ctx context.Context) ([]PodAllocation, error)
 
 // List implements the service.
 func (p *PodResources) List(ctx context.Context, _ *podresources.ListPodResourcesRequest) (_ *podresources.ListPodResourcesResponse, err error) {
-	defer func() { p.asked("list", err) }()
+	defer func() { p.asked("v1", "list", err) }()
 	pods, err := p.Allocations(ctx)
 	if err != nil {
 		return nil, err
@@ -110,7 +111,7 @@ func (p *PodResources) List(ctx context.Context, _ *podresources.ListPodResource
 
 // Get implements the service.
 func (p *PodResources) Get(ctx context.Context, q *podresources.GetPodResourcesRequest) (_ *podresources.GetPodResourcesResponse, err error) {
-	defer func() { p.asked("get", err) }()
+	defer func() { p.asked("v1", "get", err) }()
 	pods, err := p.Allocations(ctx)
 	if err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ func (p *PodResources) Get(ctx context.Context, q *podresources.GetPodResourcesR
 
 // GetAllocatableResources implements the service.
 func (p *PodResources) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
-	p.asked("get_allocatable", nil)
+	p.asked("v1", "get_allocatable", nil)
 	answer := &podresources.AllocatableResourcesResponse{Memory: memoryOf(p.cfg.Memory)}
 	for _, id := range p.cfg.CPUs {
 		answer.CpuIds = append(answer.CpuIds, int64(id))
@@ -141,10 +142,38 @@ func (p *PodResources) GetAllocatableResources(context.Context, *podresources.Al
 	return answer, nil
 }
 
-func (p *PodResources) asked(method string, err error) {
+func (p *PodResources) asked(version, method string, err error) {
 	if p.cfg.Asked != nil {
-		p.cfg.Asked(method, err != nil)
+		p.cfg.Asked(version, method, err != nil)
 	}
+}
+
+// earlier implements the version v1alpha1 of the service, which knows devices of plugins only.
+type earlier struct {
+	v1alpha1.UnimplementedPodResourcesListerServer
+	of *PodResources
+}
+
+// List implements the service.
+func (e earlier) List(ctx context.Context, _ *v1alpha1.ListPodResourcesRequest) (_ *v1alpha1.ListPodResourcesResponse, err error) {
+	defer func() { e.of.asked("v1alpha1", "list", err) }()
+	pods, err := e.of.Allocations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	near, answer := e.of.near(), &v1alpha1.ListPodResourcesResponse{}
+	for _, one := range pods {
+		out := &v1alpha1.PodResources{Namespace: one.Namespace, Name: one.Name}
+		for _, c := range near.of(one).GetContainers() {
+			is := &v1alpha1.ContainerResources{Name: c.GetName()}
+			for _, d := range c.GetDevices() {
+				is.Devices = append(is.Devices, &v1alpha1.ContainerDevices{ResourceName: d.GetResourceName(), DeviceIds: d.GetDeviceIds()})
+			}
+			out.Containers = append(out.Containers, is)
+		}
+		answer.PodResources = append(answer.PodResources, out)
+	}
+	return answer, nil
 }
 
 // nodes are the NUMA nodes of devices, by resource and device ID.

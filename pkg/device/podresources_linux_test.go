@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -112,7 +113,7 @@ func TestPodResources_RuntimeFails_IsAnError(t *testing.T) {
 		return nil, errors.New("no answer")
 	})
 	var asked []string
-	p.cfg.Asked = func(method string, failed bool) { asked = append(asked, fmt.Sprint(method, failed)) }
+	p.cfg.Asked = func(version, method string, failed bool) { asked = append(asked, fmt.Sprint(version, method, failed)) }
 	if _, err := p.List(t.Context(), nil); err == nil {
 		t.Error("List answers")
 	}
@@ -122,12 +123,17 @@ func TestPodResources_RuntimeFails_IsAnError(t *testing.T) {
 	if _, err := p.GetAllocatableResources(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
-	if got := strings.Join(asked, " "); got != "listtrue gettrue get_allocatablefalse" {
+	if _, err := (earlier{of: p}).List(t.Context(), nil); err == nil {
+		t.Error("List of v1alpha1 answers")
+	}
+	if got := strings.Join(asked, " "); got != "v1listtrue v1gettrue v1get_allocatablefalse v1alpha1listtrue" {
 		t.Errorf("counted %s", got)
 	}
 }
 
-// The socket answers, and rejects a caller that sends too many requests.
+// The socket answers in both versions, and rejects a caller that sends too many requests.
+//
+// Shows: C-1.46.10
 func TestPodResources_Socket_IsLimited(t *testing.T) {
 	t.Parallel()
 	n := start(t)
@@ -150,6 +156,13 @@ func TestPodResources_Socket_IsLimited(t *testing.T) {
 	client := podresources.NewPodResourcesListerClient(conn)
 	if list, err := client.List(t.Context(), &podresources.ListPodResourcesRequest{}, grpc.WaitForReady(true)); err != nil || len(list.GetPodResources()) != 1 {
 		t.Fatalf("%v, %v", list, err)
+	}
+	// The version before has the same devices, and nothing else.
+	const want = `name:"web" namespace:"shop" containers:{name:"side" devices:{resource_name:"x.com/nic" device_ids:"n0"}} ` +
+		`containers:{name:"main" devices:{resource_name:"x.com/gpu" device_ids:"g0"} devices:{resource_name:"x.com/gpu" device_ids:"g0"}}`
+	old, err := v1alpha1.NewPodResourcesListerClient(conn).List(t.Context(), &v1alpha1.ListPodResourcesRequest{})
+	if err != nil || len(old.GetPodResources()) != 1 || flat(old.GetPodResources()[0]) != want {
+		t.Fatalf("%v, %v, want %s", old, err, want)
 	}
 	refuse := limited()
 	refused := 0

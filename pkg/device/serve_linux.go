@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 )
 
 // Run serves the registration socket and watches the registry of plugins until ctx ends. Without a
@@ -71,6 +72,7 @@ func (p *PodResources) Run(ctx context.Context) error {
 	}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(1<<16), grpc.MaxConcurrentStreams(8), grpc.ConnectionTimeout(connectTimeout), grpc.WaitForHandlers(true), grpc.UnaryInterceptor(limited()))
 	podresources.RegisterPodResourcesListerServer(server, p)
+	v1alpha1.RegisterPodResourcesListerServer(server, earlier{of: p})
 	defer context.AfterFunc(ctx, server.Stop)()
 	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
 		return err

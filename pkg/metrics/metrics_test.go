@@ -324,8 +324,9 @@ func TestAppendixG_Runtime(t *testing.T) {
 	m.WorkerStarted(time.Second)
 	m.PluginRegistered("x.com/gpu")
 	m.DevicesAllocated("x.com/gpu", time.Second)
-	m.PodResourcesAsked("list", false)
-	m.PodResourcesAsked("get", true)
+	m.PodResourcesAsked("v1", "list", false)
+	m.PodResourcesAsked("v1", "get", true)
+	m.PodResourcesAsked("v1alpha1", "list", true)
 	want(t, series(t, m.Handler()), map[string]float64{
 		"kubelet_runtime_operations_total{operation_type=list_containers}":           1,
 		"kubelet_runtime_operations_total{operation_type=run_podsandbox}":            2,
@@ -345,6 +346,7 @@ func TestAppendixG_Runtime(t *testing.T) {
 		"kubelet_device_plugin_registration_total{resource_name=x.com/gpu}":          1,
 		"kubelet_device_plugin_alloc_duration_seconds{resource_name=x.com/gpu}":      1,
 		"kubelet_pod_resources_endpoint_requests_total{server_api_version=v1}":       2,
+		"kubelet_pod_resources_endpoint_requests_total{server_api_version=v1alpha1}": 1,
 		"kubelet_pod_resources_endpoint_requests_list{server_api_version=v1}":        1,
 		"kubelet_pod_resources_endpoint_requests_get{server_api_version=v1}":         1,
 		"kubelet_pod_resources_endpoint_errors_get{server_api_version=v1}":           1,
@@ -618,7 +620,7 @@ func TestAppendixG_NamesAndLabels(t *testing.T) {
 	m.PluginRegistered("x.com/gpu")
 	m.DevicesAllocated("x.com/gpu", time.Second)
 	for _, method := range []string{"list", "get", "get_allocatable"} {
-		m.PodResourcesAsked(method, true)
+		m.PodResourcesAsked("v1", method, true)
 	}
 	m.Request("GET", "pods", false)()
 	all := map[string]bool{}

@@ -31,12 +31,16 @@ func newPlugins(r *prometheus.Registry) plugins {
 	return p
 }
 
-// PodResourcesAsked counts a request for pod resources.
-func (m *Metrics) PodResourcesAsked(method string, failed bool) {
-	m.plugins.requests.WithLabelValues("v1").Inc()
-	m.plugins.asked[method].WithLabelValues("v1").Inc()
+// PodResourcesAsked counts a request for pod resources. Like the kubelet, it counts those of
+// version v1alpha1 without their method.
+func (m *Metrics) PodResourcesAsked(version, method string, failed bool) {
+	m.plugins.requests.WithLabelValues(version).Inc()
+	if version != "v1" {
+		return
+	}
+	m.plugins.asked[method].WithLabelValues(version).Inc()
 	if failed {
-		m.plugins.failed[method].WithLabelValues("v1").Inc()
+		m.plugins.failed[method].WithLabelValues(version).Inc()
 	}
 }
 
