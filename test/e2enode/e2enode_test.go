@@ -1,6 +1,11 @@
 package main
 
 import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -8,6 +13,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/nodectl/nodectl/test/node"
 )
@@ -178,6 +187,40 @@ func TestResults_CaseWithoutReport_HasFailed(t *testing.T) {
 		if got[name].Outcome != want {
 			t.Errorf("%s: %q, want %q", name, got[name].Outcome, want)
 		}
+	}
+}
+
+// TestAddRegistry_Image_IsPulledAsFromTheServer: the layer has a file for the tag, the manifest and each
+// blob, where agnhost's fake-registry-server looks for them.
+func TestAddRegistry_Image_IsPulledAsFromTheServer(t *testing.T) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	pause := static.NewLayer([]byte("program"), types.DockerLayer)
+	if err := errors.Join(addRegistry(w, map[string]v1.Layer{"pause": pause}), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for r := tar.NewReader(&b); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		text, more := io.ReadAll(r)
+		if err != nil || more != nil {
+			t.Fatal(err, more)
+		}
+		files[h.Name] = string(text)
+	}
+	of := func(kind, digest string) string {
+		algorithm, hex, _ := strings.Cut(strings.TrimSpace(digest), ":")
+		return files["var/registry/pause/"+kind+"/"+algorithm+"/"+hex[:2]+"/"+hex+"/data"]
+	}
+	var m v1.Manifest
+	if err := json.Unmarshal([]byte(of("manifests", files["var/registry/pause/manifests/testing"])), &m); err != nil || m.MediaType == "" || len(m.Layers) != 1 {
+		t.Fatalf("%v, %+v in %q", err, m, files)
+	}
+	if of("blobs", m.Layers[0].Digest.String()) != "program" || !strings.Contains(of("blobs", m.Config.Digest.String()), "65535") {
+		t.Errorf("blobs of %+v: %q", m, files)
 	}
 }
 

@@ -40,15 +40,20 @@ type image struct {
 
 // images are those that the suite's cases name, as far as they are made here.
 var images = []image{
-	{[]string{"e2e-test-images/agnhost:2.63.0", "e2e-test-images/agnhost:2.55"}, []string{"debian", "agnhost"}, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}},
-	{[]string{"e2e-test-images/busybox:1.37.0-1"}, []string{"busybox"}, v1.Config{Cmd: []string{"sh"}}},
-	{[]string{"pause:3.10.2"}, []string{"pause"}, v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"}},
+	{[]string{"e2e-test-images/agnhost:2.63.0", "e2e-test-images/agnhost:2.55"}, []string{"debian", "agnhost", "registry"}, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}},
+	{[]string{"e2e-test-images/busybox:1.37.0-1", "e2e-test-images/busybox:1.36.1-1"}, []string{"busybox"}, v1.Config{Cmd: []string{"sh"}}},
+	{[]string{"pause:3.10.2"}, []string{"pause"}, pauseConfig},
 	{[]string{"e2e-test-images/nginx:1.15-4", "e2e-test-images/nginx:1.27-0"}, []string{"debian"}, v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}}},
 	{[]string{"e2e-test-images/kitten:1.8"}, []string{"agnhost", "kitten"}, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}},
 	{[]string{"e2e-test-images/perl:5.26", "e2e-test-images/ipc-utils:1.4", "e2e-test-images/glibc-dns-testing:2.0.0"}, []string{"debian"}, v1.Config{Cmd: []string{"sh"}}},
 	{[]string{"e2e-test-images/nonroot:1.5"}, []string{"busybox"}, v1.Config{Cmd: []string{"sh"}, User: "1234"}},
 	{[]string{"e2e-test-images/nonewprivs:1.4"}, []string{"busybox", "nonewprivs"}, v1.Config{Cmd: []string{"nnp"}}},
 }
+
+var pauseConfig = v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"}
+
+// registryImage is the image that agnhost's fake-registry-server has, pause:testing.
+var registryImage = image{[]string{"pause:testing"}, []string{"pause"}, pauseConfig}
 
 // imageArchive is the file that holds all of them.
 func imageArchive() string { return bin("images.tar") }
@@ -149,7 +154,81 @@ func makeLayers(dir string) (map[string]v1.Layer, error) {
 		}
 		layers[layer] = l
 	}
+	file := filepath.Join(dir, "registry.tar")
+	if err := writeTar(file, func(t *tar.Writer) error { return addRegistry(t, layers) }); err != nil {
+		return nil, fmt.Errorf("layer registry: %w", err)
+	}
+	l, err := tarball.LayerFromFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("layer registry: %w", err)
+	}
+	layers["registry"] = l
 	return layers, nil
+}
+
+// addRegistry adds the files that agnhost's fake-registry-server serves, as its prepare_registry.sh
+// arranges them: a tag's file holds a digest, a digest's file the manifest or blob.
+func addRegistry(t *tar.Writer, layers map[string]v1.Layer) error {
+	img, err := registryImage.make(layers)
+	if err != nil {
+		return err
+	}
+	manifest, err := img.RawManifest()
+	if err != nil {
+		return err
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return err
+	}
+	repository, tag, _ := strings.Cut(registryImage.refs[0], ":")
+	top := "var/registry/" + repository
+	err = errors.Join(addBytes(t, top+"/manifests/"+tag, []byte(digest.String()+"\n")), addBytes(t, registryPath(top+"/manifests", digest), manifest))
+	blobs, more := blobsOf(img)
+	if err = errors.Join(err, more); err != nil {
+		return err
+	}
+	for _, b := range blobs {
+		digest, err := b.Digest()
+		if err != nil {
+			return err
+		}
+		r, err := b.Compressed()
+		if err != nil {
+			return err
+		}
+		text, err := io.ReadAll(r)
+		if err = errors.Join(err, r.Close()); err == nil {
+			err = addBytes(t, registryPath(top+"/blobs", digest), text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// registryPath is the file of a digest below a directory of that registry.
+func registryPath(dir string, digest v1.Hash) string {
+	return strings.Join([]string{dir, digest.Algorithm, digest.Hex[:2], digest.Hex, "data"}, "/")
+}
+
+// blobsOf returns the layers of an image and its configuration.
+func blobsOf(img v1.Image) ([]v1.Layer, error) {
+	layers, err := img.Layers()
+	if err != nil {
+		return nil, err
+	}
+	config, err := partial.ConfigLayer(img)
+	return append(layers, config), err
+}
+
+func addBytes(t *tar.Writer, to string, text []byte) error {
+	err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: to, Mode: 0o644, Size: int64(len(text)), Format: tar.FormatPAX})
+	if err == nil {
+		_, err = t.Write(text)
+	}
+	return err
 }
 
 func writeTar(file string, write func(*tar.Writer) error) error {
@@ -234,15 +313,11 @@ func push(img v1.Image, repository, tag string) error {
 		}
 		return nil
 	}
-	layers, err := img.Layers()
+	blobs, err := blobsOf(img)
 	if err != nil {
 		return err
 	}
-	config, err := partial.ConfigLayer(img)
-	if err != nil {
-		return err
-	}
-	for _, l := range append(layers, config) {
+	for _, l := range blobs {
 		digest, err := l.Digest()
 		if err != nil {
 			return err
