@@ -47,6 +47,7 @@ var images = []image{
 	{[]string{"e2e-test-images/kitten:1.8"}, []string{"agnhost", "kitten"}, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}},
 	{[]string{"e2e-test-images/perl:5.26", "e2e-test-images/ipc-utils:1.4", "e2e-test-images/glibc-dns-testing:2.0.0"}, []string{"debian"}, v1.Config{Cmd: []string{"sh"}}},
 	{[]string{"e2e-test-images/nonroot:1.5"}, []string{"busybox"}, v1.Config{Cmd: []string{"sh"}, User: "1234"}},
+	{[]string{"e2e-test-images/sample-device-plugin:1.7"}, []string{"plugin"}, v1.Config{Entrypoint: []string{"/sampledeviceplugin", "-alsologtostderr"}}},
 	{[]string{"e2e-test-images/nonewprivs:1.4"}, []string{"busybox", "nonewprivs"}, v1.Config{Cmd: []string{"nnp"}}},
 }
 
@@ -62,7 +63,7 @@ func imageArchive() string { return bin("images.tar") }
 func buildImages() error {
 	archive, err := os.Stat(imageArchive())
 	newest := time.Time{}
-	for _, input := range []string{bin("agnhost"), bin("nnp"), bin("pause"), bin("debian.tar"), bin("busybox.tar"), here("images.go")} {
+	for _, input := range []string{bin("agnhost"), bin("nnp"), bin("sampledeviceplugin"), bin("pause"), bin("debian.tar"), bin("busybox.tar"), here("images.go")} {
 		s, err := os.Stat(input)
 		if err != nil {
 			return fmt.Errorf("%w: run hack/e2enode/build", err)
@@ -139,7 +140,8 @@ func makeLayers(dir string) (map[string]v1.Layer, error) {
 			return errors.Join(add(t, "data.json", bin("kitten.json"), 0o644), add(t, "kitten.jpg", bin("kitten.jpg"), 0o644),
 				add(t, "etc/os-release", here("kitten-os-release"), 0o644))
 		},
-		"pause": func(t *tar.Writer) error { return add(t, "pause", bin("pause"), 0o755) },
+		"plugin": func(t *tar.Writer) error { return add(t, "sampledeviceplugin", bin("sampledeviceplugin"), 0o755) },
+		"pause":  func(t *tar.Writer) error { return add(t, "pause", bin("pause"), 0o755) },
 	} {
 		files[layer] = filepath.Join(dir, layer+".tar")
 		if err := writeTar(files[layer], write); err != nil {
