@@ -139,7 +139,7 @@ func (r *route) verbFor(method string) string {
 		return r.verb
 	}
 	return map[string]string{
-		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
+		http.MethodGet: "get", http.MethodHead: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete",
 	}[method]
 }
 
@@ -152,7 +152,7 @@ func (r *route) streams(q url.Values) bool {
 func isTrue(s string) bool { return s == "true" || s == "1" }
 
 // find returns the route of a request, or an error if there is none. serves reports whether
-// the listener serves a route.
+// the listener serves a route. HEAD asks health routes only for their code, as Kubernetes' tests do.
 func (s *Server) find(r *http.Request, serves func(*route) bool) (*request, *StatusError) {
 	path := r.URL.EscapedPath()
 	var methods []string
@@ -167,7 +167,7 @@ func (s *Server) find(r *http.Request, serves func(*route) bool) (*request, *Sta
 			continue
 		}
 		there = it
-		if !slices.Contains(it.methods, r.Method) {
+		if !slices.Contains(it.methods, r.Method) && !(it.health && r.Method == http.MethodHead) {
 			methods = append(methods, it.methods...)
 			continue
 		}
