@@ -77,7 +77,9 @@ func (s *stage) startAgent(agent string) error {
 		path := program.Kubelet()
 		if agent == nodectl {
 			path = s.nodectl()
-			args = append(args, "--read-only-port=0", "--anonymous-auth=false", "--authentication-token-webhook=true", "--authorization-mode=Webhook")
+			// The suite writes the address that it reads into the configuration: it is that of the
+			// harness's read-only port.
+			args = append(args, "--address=0.0.0.0", "--read-only-port=0", "--anonymous-auth=false", "--authentication-token-webhook=true", "--authorization-mode=Webhook")
 			s.serveReadOnly()
 			s.url = s.announceReadOnly()
 		}
