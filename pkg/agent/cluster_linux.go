@@ -107,7 +107,7 @@ func (a *Agent) join() (*member, error) {
 	m.presence, err = nodeapi.New(nodeapi.Config{
 		REST: a.api.rest(a.metrics), Observer: a.observer, Labels: cfg.Labels(), Register: cfg.RegisterNode,
 		UpdateFrequency: cfg.NodeStatusUpdateFrequency, ReportFrequency: cfg.NodeStatusReportFrequency, LeaseDuration: cfg.NodeLeaseDuration,
-		Event: a.nodeEvents(m),
+		Event: a.nodeEvents(m), Seen: func(n *v1.Node) { a.nodeSeen(m, n) },
 		Await: m.client.Await, Epoch: m.client.Epoch, Log: a.log,
 	})
 	if err != nil {
@@ -120,6 +120,14 @@ func (a *Agent) join() (*member, error) {
 		a.claims.Join(dra.Cluster{API: a.api.reader, Node: m.presence.Node})
 	}
 	return m, nil
+}
+
+// nodeSeen passes on which extended resources the Node has, once it has a status of this agent: before,
+// those of plugins that are not connected yet are among them. The Node is nil when it is gone.
+func (a *Agent) nodeSeen(m *member, n *v1.Node) {
+	if n != nil && m.presence.Settled() {
+		a.devices.Advertise(n.Status.Allocatable)
+	}
 }
 
 // nodeEvent adds an event of the node.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -57,6 +58,8 @@ type Plugins struct {
 	resources map[string]*resource
 	claims    claims
 	whole     bool // the claims of all pods are known
+	// advertised are the extended resources of other writers on the Node.
+	advertised v1.ResourceList
 }
 
 // resource is the state of one extended resource.
@@ -218,6 +221,9 @@ func (p *Plugins) Allocate(ctx context.Context, q pod.DeviceRequest) ([]pod.Devi
 	p.dropOthers(q, requests)
 	var all []pod.DeviceAllocation
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		if p.hasNoDevices(q, name) {
+			continue
+		}
 		a, err := p.allocate(ctx, q, name, requests[name])
 		if err != nil {
 			return nil, err
@@ -225,6 +231,38 @@ func (p *Plugins) Allocate(ctx context.Context, q pod.DeviceRequest) ([]pod.Devi
 		all = append(all, a)
 	}
 	return all, nil
+}
+
+// hasNoDevices reports whether a resource is one that the Node advertises, and no plugin serves. If the
+// Node does not advertise it any more, a container that replaces one without devices of it gets none
+// either: with a plugin, that one would not have started.
+func (p *Plugins) hasNoDevices(q pod.DeviceRequest, name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.resources[name] != nil {
+		return false
+	}
+	if _, is := p.advertised[v1.ResourceName(name)]; is {
+		return true
+	}
+	return q.Replaces && !slices.ContainsFunc(q.Have[q.Container], func(a pod.DeviceAllocation) bool { return a.Resource == name })
+}
+
+// Advertise sets the extended resources of the Node object, as the API server shows it; those that
+// plugins serve are left out.
+func (p *Plugins) Advertise(node v1.ResourceList) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := make(v1.ResourceList)
+	for name, q := range node {
+		if pod.ExtendedResource(name) && q.Sign() > 0 && len(now) < maxResources {
+			now[name] = q
+		}
+	}
+	if !maps.EqualFunc(p.advertised, now, func(a, b apiresource.Quantity) bool { return a.Cmp(b) == 0 }) {
+		p.advertised = now
+		p.notify()
+	}
 }
 
 // dropOthers frees devices of resources that a container does not request any more.
@@ -332,7 +370,11 @@ func (p *Plugins) claim(q pod.DeviceRequest, a pod.DeviceAllocation) {
 func (p *Plugins) Supply() map[v1.ResourceName]pod.DeviceSupply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := make(map[v1.ResourceName]pod.DeviceSupply, len(p.resources))
+	all := make(map[v1.ResourceName]pod.DeviceSupply, len(p.resources)+len(p.advertised))
+	for name, q := range p.advertised {
+		number := int(min(q.Value(), math.MaxInt32))
+		all[name] = pod.DeviceSupply{Advertised: true, Registered: true, Healthy: number, Usable: number}
+	}
 	for name, r := range p.resources {
 		s := pod.DeviceSupply{Registered: r.plugin != nil}
 		used := p.claims.inUse(name)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	v1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -278,6 +279,55 @@ func TestPlugins_PluginAndAgentRestart_ContainerKeepsItsDevices(t *testing.T) {
 	defer f.mu.Unlock()
 	if want := []string{"allocate b,d", "prestart b,d", "prestart b,d", "allocate a,b,c,d", "prestart a,b,c,d"}; !slices.Equal(f.calls, want) {
 		t.Errorf("calls %q, want %q", f.calls, want)
+	}
+}
+
+// A resource that the Node advertises and no plugin serves has a number and no devices. A container
+// that replaces one without devices needs no plugin either, when the Node does not advertise the
+// resource any more. A plugin of that resource wins.
+//
+// Shows: C-1.31.6
+func TestAdvertise_NodeAdvertisesAResource_PodsGetNoDevices(t *testing.T) {
+	t.Parallel()
+	n, f := start(t), newFake()
+	n.Advertise(v1.ResourceList{"x.com/gpu": apiresource.MustParse("3"), "x.com/none": apiresource.MustParse("0"), "cpu": apiresource.MustParse("2")})
+	select {
+	case <-n.Changed():
+	default:
+		t.Error("the change is not reported")
+	}
+	if got := n.Supply(); len(got) != 1 || got["x.com/gpu"] != (pod.DeviceSupply{Advertised: true, Registered: true, Healthy: 3, Usable: 3}) {
+		t.Errorf("supply %+v", got)
+	}
+	if got, err := n.allocate("u1", 2, nil); err != nil || len(got) != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	n.Advertise(v1.ResourceList{"x.com/gpu": apiresource.MustParse("3")}) // nothing has changed
+	select {
+	case <-n.Changed():
+		t.Error("the same resources are a change")
+	default:
+	}
+	n.Advertise(nil)
+	if _, err := n.allocate("u2", 1, nil); reason(err) != pod.ReasonWaitsForDevices {
+		t.Errorf("a new container: %v", err)
+	}
+	again := pod.DeviceRequest{Want: requesting("u1", 2), Container: "c", Replaces: true}
+	if got, err := n.Allocate(t.Context(), again); err != nil || len(got) != 0 {
+		t.Errorf("a container again: %+v, %v", got, err)
+	}
+	again.Have = map[string][]pod.DeviceAllocation{"c": {{Resource: "x.com/gpu", Devices: []string{"a"}}}}
+	if _, err := n.Allocate(t.Context(), again); reason(err) != pod.ReasonWaitsForDevices {
+		t.Errorf("a container that had devices: %v", err)
+	}
+	n.Keep("u1", nil)
+	n.Advertise(v1.ResourceList{"x.com/gpu": apiresource.MustParse("3")})
+	n.plug(f, "a", "b")
+	if got := n.Supply()["x.com/gpu"]; got.Advertised || got.Healthy != 2 {
+		t.Errorf("supply with a plugin %+v", got)
+	}
+	if got, err := n.allocate("u3", 1, nil); err != nil || len(got) != 1 || len(got[0].Devices) != 1 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

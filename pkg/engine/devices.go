@@ -97,6 +97,8 @@ func (w *worker) allocateDevices(ctx context.Context, v plan.View, container str
 	if w.env.devices == nil || c == nil || len(pod.DeviceRequests(c)) == 0 && len(had[container]) == 0 {
 		return nil, nil
 	}
+	before, was := v.Have.Containers[container]
+	replaces := was && before.Hash == v.Want.ContainerHashes[container]
 	allocating, cancel := context.WithCancel(ctx)
 	defer cancel()
 	superseded := false
@@ -109,7 +111,7 @@ func (w *worker) allocateDevices(ctx context.Context, v plan.View, container str
 	var devices []pod.DeviceAllocation
 	err = w.call(ctx, w.env.starts.SlotTimeout(), news, func() (err error) {
 		defer activity.Begin(ctx, activity.Call{Kind: activity.Plugin, Name: "allocate devices", Target: container})()
-		devices, err = w.env.devices.Allocate(allocating, pod.DeviceRequest{Want: v.Want, Container: container, Have: had})
+		devices, err = w.env.devices.Allocate(allocating, pod.DeviceRequest{Want: v.Want, Container: container, Have: had, Replaces: replaces})
 		return err
 	})
 	switch {

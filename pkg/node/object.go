@@ -134,6 +134,17 @@ func Adopt(in Inputs, n *v1.Node) {
 	metav1.SetMetaDataAnnotation(&n.ObjectMeta, annotationAttach, "true")
 }
 
+// WithoutExtended returns a Node without extended resources. On a Node of an earlier agent or kubelet,
+// some are those of device plugins, which are not connected yet: a pod must not start without its
+// devices. Those of other writers go, too, as they do when a kubelet starts.
+func WithoutExtended(n *v1.Node) *v1.Node {
+	n = n.DeepCopy()
+	for _, list := range []v1.ResourceList{n.Status.Capacity, n.Status.Allocatable} {
+		maps.DeleteFunc(list, func(name v1.ResourceName, _ resource.Quantity) bool { return pod.ExtendedResource(name) })
+	}
+	return n
+}
+
 // Changed reports whether a Node is worth sending: the times of heartbeats alone
 // are not (C-1.25.3).
 func Changed(before, after *v1.Node) bool {
@@ -199,13 +210,13 @@ func addresses(in Inputs) []v1.NodeAddress {
 	return append(all, v1.NodeAddress{Type: v1.NodeHostName, Address: in.Name})
 }
 
-// resources returns the capacity and the allocatable part of it. Resources of other writers stay.
-// It drops sizes of huge pages that the kernel no longer has, and extended resources: Inputs has
-// those of device plugins, and a pod that requests another one waits.
+// resources returns the capacity and the allocatable part of it. Resources of other writers stay,
+// also extended ones, which anyone with the right may advertise. It drops sizes of huge pages that
+// the kernel no longer has.
 func resources(f Facts, in Settings, before v1.ResourceList) (capacity, allocatable v1.ResourceList) {
 	capacity = f.Capacity.DeepCopy()
 	for name, q := range before {
-		if _, ours := capacity[name]; !ours && !pod.ExtendedResource(name) && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+		if _, ours := capacity[name]; !ours && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
 			capacity[name] = q
 		}
 	}

@@ -145,6 +145,7 @@ func TestC_1_25_2_WhatOthersWroteStays(t *testing.T) {
 	before.Labels["kubernetes.io/os"] = "windows"
 	before.Spec = v1.NodeSpec{PodCIDR: "10.1.0.0/24", Unschedulable: true, ProviderID: "other://"}
 	before.Status.Capacity["attachable-volumes-x"], before.Status.Allocatable["attachable-volumes-x"] = list("g", "2")["g"], list("g", "2")["g"]
+	before.Status.Capacity["x.com/dongle"], before.Status.Allocatable["x.com/dongle"] = list("g", "4")["g"], list("g", "4")["g"]
 	before.Status.Capacity["hugepages-1Gi"], before.Status.Allocatable["hugepages-1Gi"] = list("g", "2Gi")["g"], list("g", "2Gi")["g"]
 	before.Status.VolumesAttached = []v1.AttachedVolume{{Name: "v"}}
 	before.Status.Conditions = append(before.Status.Conditions, v1.NodeCondition{Type: v1.NodeNetworkUnavailable, Status: v1.ConditionFalse, Reason: "R"})
@@ -158,6 +159,11 @@ func TestC_1_25_2_WhatOthersWroteStays(t *testing.T) {
 	delete(want.Status.Allocatable, "hugepages-1Gi")
 	if diff := cmp.Diff(want, after); diff != "" {
 		t.Error(diff)
+	}
+	delete(want.Status.Capacity, "x.com/dongle")
+	delete(want.Status.Allocatable, "x.com/dongle")
+	if diff := cmp.Diff(want, WithoutExtended(after)); diff != "" || texts(after.Status.Capacity)["x.com/dongle"] != "4" {
+		t.Errorf("without extended resources:\n%s", diff)
 	}
 	Adopt(in, after)
 	if after.Labels["disk"] != "" || after.Labels["team"] != "red" || after.Spec.ProviderID != "other://" {

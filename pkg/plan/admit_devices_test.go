@@ -32,6 +32,8 @@ func TestAdmit_ExtendedResources_WaitOrAreRefused(t *testing.T) {
 		{"the plugin is away", offers(pod.DeviceSupply{Usable: 4}), "WaitsForDevicePlugin: waiting for a device plugin: cannot allocate unregistered device x.com/gpu", false},
 		{"none is healthy", offers(pod.DeviceSupply{Registered: true, Usable: 4}), "WaitsForDevicePlugin: waiting for a device plugin: no healthy devices present; cannot allocate unhealthy devices x.com/gpu", false},
 		{"another pod has them", offers(pod.DeviceSupply{Registered: true, Healthy: 3, Usable: 3}), few, true},
+		{"the Node advertises enough", offers(pod.DeviceSupply{Advertised: true, Registered: true, Healthy: 4, Usable: 4}), "", false},
+		{"the Node advertises too few", offers(pod.DeviceSupply{Advertised: true, Registered: true, Healthy: 3, Usable: 3}), "OutOfx.com/gpu: Node didn't have enough resource: x.com/gpu, requested: 2, used: 2, capacity: 3", true},
 		{"another pod has unhealthy ones", offers(pod.DeviceSupply{Registered: true, Healthy: 2, Usable: 4}), "", false},
 	} {
 		for _, source := range []string{"file", "api"} {

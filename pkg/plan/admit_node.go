@@ -131,7 +131,8 @@ func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 
 // devices compares the extended resources that the pod requests with the supply of device plugins.
 // A pod waits while a plugin is disconnected or has no healthy device: a replacement of the pod
-// would wait, too. In other cases, the reason and the message are the kubelet's.
+// would wait, too. In other cases, the reason and the message are the kubelet's. A resource that the
+// Node only advertises is compared as any other is.
 func (a *admission) devices(spec *pod.Spec) (reason, detail string) {
 	if a.node.Devices == nil || !pod.RequestsDevices(spec.Pod) {
 		return "", ""
@@ -144,6 +145,8 @@ func (a *admission) devices(spec *pod.Spec) (reason, detail string) {
 		}
 		free := max(int64(offered.Usable)-used.Value(), 0)
 		switch {
+		case offered.Advertised && asked.Value() > free:
+			return "OutOf" + string(name), insufficient(name, asked.Value(), used.Value(), int64(offered.Usable))
 		case !offered.Registered:
 			return pod.ReasonWaitsForDevices, fmt.Sprintf("waiting for a device plugin: cannot allocate unregistered device %s", name)
 		case offered.Healthy == 0:

@@ -54,6 +54,8 @@ type DeviceRequest struct {
 	// Have holds the devices of the pod's containers, by name, as the runtime and the record show
 	// them. The newest container of a name counts, also after it has exited.
 	Have map[string][]DeviceAllocation
+	// Replaces says that the container replaces one of the same spec.
+	Replaces bool
 }
 
 // DeviceHolder is a pod whose containers have devices.
@@ -67,6 +69,9 @@ type DeviceHolder struct {
 
 // DeviceSupply is the supply of one resource.
 type DeviceSupply struct {
+	// Advertised says that no plugin serves the resource: another writer has put it on the Node. It is
+	// counted, and has no devices.
+	Advertised bool
 	Registered bool // a plugin is connected
 	Healthy    int  // devices
 	Usable     int  // healthy devices, and others that containers have

@@ -78,6 +78,9 @@ type Presence struct {
 	seen       atomic.Pointer[v1.Node]
 	deletedUID types.UID // of the last deleted object: late answers still show it
 	changes    uint64    // how often seen has changed; guarded by seenMu
+	// settled says that the server has accepted a status of this agent: extended resources beside those
+	// of its plugins are other writers' since then.
+	settled atomic.Bool
 
 	noteMu sync.Mutex
 	logged map[string]string
@@ -163,6 +166,9 @@ func (p *Presence) Report() { signal(p.roundDue) }
 // Node returns the object as the API server showed it last, nil while it is not known
 // to exist. It is shared: callers must not write to it.
 func (p *Presence) Node() *v1.Node { return p.seen.Load() }
+
+// Settled reports whether the object has a status of this agent.
+func (p *Presence) Settled() bool { return p.settled.Load() }
 
 // UID returns the object's UID, "" while it is not known to exist: a mirror pod needs
 // it for its owner.

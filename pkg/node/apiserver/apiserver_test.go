@@ -568,6 +568,40 @@ func TestC_1_25_2_PatchOfTwoAddresses(t *testing.T) {
 	}
 }
 
+// TestPresence_ExtendedResources_OfOthersStay: of a Node that another agent has left, extended resources
+// go, because those of device plugins are among them. Those that another writer advertises later stay.
+//
+// Shows: C-1.25.2
+func TestPresence_ExtendedResources_OfOthersStay(t *testing.T) {
+	in(t, func(w *world, _ *Config) {
+		old := &v1.Node{}
+		old.Name, old.UID = "n1", "old"
+		old.Status.Capacity = v1.ResourceList{"x.com/gpu": resource.MustParse("8")}
+		old.Status.Allocatable = old.Status.Capacity.DeepCopy()
+		w.server.mu.Lock()
+		w.server.put(old, "ADDED")
+		w.server.mu.Unlock()
+	}, func(t *testing.T, w *world) {
+		time.Sleep(time.Minute)
+		status := w.server.object().Status
+		_, gpu := status.Capacity["x.com/gpu"]
+		_, usable := status.Allocatable["x.com/gpu"]
+		if gpu || usable || !w.Settled() || len(status.Capacity) == 0 {
+			t.Errorf("capacity %v, allocatable %v, settled %t", status.Capacity, status.Allocatable, w.Settled())
+		}
+		w.server.change(func(n *v1.Node) {
+			n.Status.Capacity["x.com/dongle"], n.Status.Allocatable["x.com/dongle"] = resource.MustParse("4"), resource.MustParse("4")
+		})
+		w.runtime.images.Store(7) // something else changes
+		time.Sleep(time.Minute)
+		status = w.server.object().Status
+		capacity, allocatable := status.Capacity["x.com/dongle"], status.Allocatable["x.com/dongle"]
+		if capacity.Value() != 4 || allocatable.Value() != 4 {
+			t.Errorf("capacity %v, allocatable %v", status.Capacity, status.Allocatable)
+		}
+	})
+}
+
 // TestPresence_CloudControllerWroteAddresses_TheyStay: the node does not overwrite them, not
 // when something else of it changes, and not when the agent starts again. Nothing is sent
 // back and forth.

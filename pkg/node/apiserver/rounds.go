@@ -92,9 +92,10 @@ func (p *Presence) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	after := p.cfg.Observer.Node(ctx, before)
+	known := node.WithoutExtended(before)
+	after := p.cfg.Observer.Node(ctx, known)
 	if p.cfg.Register {
-		after = p.cfg.Observer.Adopted(ctx, before)
+		after = p.cfg.Observer.Adopted(ctx, known)
 	}
 	p.cfg.Log.Info("Node was previously registered", "node", before.Name)
 	return p.send(ctx, before, after, true)
@@ -131,7 +132,11 @@ func (p *Presence) try(ctx context.Context, n int) error {
 		p.update(is)
 		before = is
 	}
-	after := p.cfg.Observer.Node(ctx, before)
+	known := before
+	if !p.settled.Load() {
+		known = node.WithoutExtended(before)
+	}
+	after := p.cfg.Observer.Node(ctx, known)
 	changed := node.Changed(before, after) && !p.inVain(before, after)
 	if !changed && time.Since(p.reported) < p.cfg.ReportFrequency+p.delay {
 		return nil
@@ -168,6 +173,7 @@ func (p *Presence) inVain(before, after *v1.Node) bool {
 // sent notes the server's result of a patch. After a change, the next report comes up
 // to half its period sooner or later, so that a cluster's nodes do not report in step.
 func (p *Presence) sent(is *v1.Node, changed bool) {
+	p.settled.Store(true)
 	p.update(is)
 	p.reported, p.delay = time.Now(), 0
 	if changed {
