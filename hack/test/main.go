@@ -111,8 +111,9 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	if len(jobs) == 0 {
 		return false, fmt.Errorf("no tests in packages that contain %s", strings.Join(o.patterns, " or "))
 	}
-	s.results = runAll(ctx, o, jobs)
-	s.compiling, s.running = compiled.Sub(begun), time.Since(compiled)
+	before := readCPUs()
+	s.results, s.lanes = runAll(ctx, o, jobs)
+	s.compiling, s.running, s.busy = compiled.Sub(begun), time.Since(compiled), readCPUs().since(before)
 	s.print(os.Stdout)
 	if o.report != "" {
 		if err := s.write(ctx, o); err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -25,6 +26,8 @@ type summary struct {
 	begun     time.Time
 	compiling time.Duration
 	running   time.Duration
+	lanes     []lane
+	busy      int // percent of all CPUs while the jobs ran, also for other programs
 	results   []result
 }
 
@@ -49,7 +52,8 @@ func (s summary) count(action string) (n int) {
 
 func (s summary) failed() int { return s.count("fail") }
 
-// print prints the slowest packages and tests, the failures, and the counts.
+// print prints the slowest packages and tests, the lanes, the failures with the end of their
+// output, and the counts.
 func (s summary) print(w io.Writer) {
 	slices.SortFunc(s.results, func(a, b result) int { return cmp.Compare(b.took, a.took) })
 	fmt.Fprintf(w, "\nslowest packages, and their CPU time\n")
@@ -73,12 +77,75 @@ func (s summary) print(w io.Writer) {
 	for _, t := range all[:min(slowTests, len(all))] {
 		fmt.Fprintf(w, "  %8s  %-28s %s\n", round(t.took), t.in, t.name)
 	}
+	s.printLanes(w)
+	for _, r := range s.results {
+		if r.err == nil {
+			continue
+		}
+		fmt.Fprintf(w, "\nFAIL  %s: %v; all of its output is in %s\n", r.name, r.err, r.log)
+		for _, text := range r.output {
+			fmt.Fprint(w, excerpt(text))
+		}
+	}
 	fmt.Fprintln(w)
 	for _, line := range s.lines() {
 		fmt.Fprintln(w, line)
 	}
 	fmt.Fprintf(w, "compiling %s, running %s\n", round(s.compiling), round(s.running))
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", s.count("pass"), s.failed(), s.count("skip"))
+}
+
+// printLanes prints when each lane had no job any more: a lane that ends long before the others
+// means that a long job started too late.
+func (s summary) printLanes(w io.Writer) {
+	if len(s.lanes) == 0 {
+		return
+	}
+	var ends []string
+	for _, l := range s.lanes {
+		ends = append(ends, fmt.Sprintf("%s (%s)", round(l.took), l.last))
+	}
+	fmt.Fprintf(w, "\nlanes ended after %s; %s idle; CPUs %d%% busy\n", strings.Join(ends, ", "), round(idle(s.lanes)), s.busy)
+}
+
+// excerptLines is how many lines of a failure the end of a run repeats.
+const excerptLines = 60
+
+// excerpt returns the first and the last lines of a long text, and all of a short one.
+func excerpt(text string) string {
+	lines := strings.SplitAfter(strings.TrimRight(text, "\n")+"\n", "\n")
+	lines = lines[:len(lines)-1] // what follows the last newline
+	if len(lines) <= excerptLines {
+		return strings.Join(lines, "")
+	}
+	const half = excerptLines / 2
+	return strings.Join(lines[:half], "") + fmt.Sprintf("… %d lines …\n", len(lines)-2*half) + strings.Join(lines[len(lines)-half:], "")
+}
+
+// cpus are the ticks of all CPUs since the start of the machine.
+type cpus struct{ all, idle int }
+
+// readCPUs returns zero without /proc/stat.
+func readCPUs() (c cpus) {
+	text, _ := os.ReadFile("/proc/stat")
+	line, _, _ := strings.Cut(string(text), "\n")
+	for i, f := range strings.Fields(line) {
+		n, err := strconv.Atoi(f)
+		if err != nil || i > 8 { // the name; guests are part of user and nice
+			continue
+		}
+		c.all += n
+		if i == 4 || i == 5 { // idle, and waiting for a disk
+			c.idle += n
+		}
+	}
+	return c
+}
+
+// since returns the percentage of ticks since before that were not idle.
+func (c cpus) since(before cpus) int {
+	all := max(c.all-before.all, 1)
+	return 100 * (all - (c.idle - before.idle)) / all
 }
 
 // lines returns the failures, the skipped tests, and the checks that could not run.

@@ -2,11 +2,14 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
+	"time"
 )
 
 func TestCount_ResultOfAJob(t *testing.T) {
@@ -27,6 +30,57 @@ func TestCount_ResultOfAJob(t *testing.T) {
 		if pass, fail, skip := s.count("pass"), s.failed(), s.count("skip"); pass != c.pass || fail != c.fail || skip != c.skip {
 			t.Errorf("%s: %d passed, %d failed, %d skipped; want %d, %d, %d", name, pass, fail, skip, c.pass, c.fail, c.skip)
 		}
+	}
+}
+
+func TestPrint_FailureOfALongRun_IsFoundAtTheEnd(t *testing.T) {
+	var long strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&long, "line %d\n", i)
+	}
+	s := summary{
+		lanes: []lane{{"test/kube", 10 * time.Minute}, {"pkg/b", 9 * time.Minute}}, busy: 97,
+		results: []result{
+			{name: "pkg/a", took: time.Minute, tests: []test{{"TestA", "pass", 0}}},
+			{name: "pkg/b", log: "bin/test/pkg_b.log", err: errors.New("exit status 1"), output: []string{long.String(), "short"},
+				tests: []test{{"TestB", "fail", 0}, {"TestC", "fail", 0}}},
+		},
+	}
+	var b strings.Builder
+	s.print(&b)
+	_, end, found := strings.Cut(b.String(), "lanes ended after 10m0s (test/kube), 9m0s (pkg/b); 1m0s idle; CPUs 97% busy\n")
+	if !found {
+		t.Fatalf("the lanes are missing:\n%s", b.String())
+	}
+	for _, want := range []string{
+		"FAIL  pkg/b: exit status 1; all of its output is in bin/test/pkg_b.log\nline 0\n",
+		"line 29\n… 940 lines …\nline 970\n", "line 999\nshort\n\nfail: pkg/b TestB\nfail: pkg/b TestC\n", "1 passed, 2 failed, 0 skipped\n",
+	} {
+		if !strings.Contains(end, want) {
+			t.Errorf("%q is not in the end of the output:\n%s", want, end)
+		}
+	}
+	if strings.Contains(end, "pkg/a") {
+		t.Errorf("a package that passed is among the failures:\n%s", end)
+	}
+}
+
+func TestExcerpt_TextOfTheLimit_IsWhole(t *testing.T) {
+	text := strings.Repeat("a\n", excerptLines)
+	if got := excerpt(text + "\n"); got != text {
+		t.Errorf("got %q", got)
+	}
+	if got := excerpt("no newline"); got != "no newline\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestCPUs_OtherProgramsRun_AreBusy(t *testing.T) {
+	if got := (cpus{all: 300, idle: 60}).since(cpus{all: 100, idle: 10}); got != 75 {
+		t.Errorf("%d%% busy", got)
+	}
+	if c := readCPUs(); c.all == 0 || c.idle == 0 || c.idle >= c.all {
+		t.Errorf("ticks %+v", c)
 	}
 }
 

@@ -33,11 +33,12 @@ type job struct {
 // A result is the result of a job.
 type result struct {
 	name   string
+	log    string // file with all output
 	took   time.Duration
 	cpu    time.Duration // of its processes, but for those that outlived their parents
 	err    error
-	tests  []test // top-level tests, and subtests that failed or were skipped
-	output string // of the failures
+	tests  []test   // top-level tests, and subtests that failed or were skipped
+	output []string // of each failure
 	notes  []string
 }
 
@@ -50,23 +51,15 @@ type test struct {
 
 func (t test) isSubtest() bool { return strings.Contains(t.name, "/") }
 
-// first are the jobs that take longest, in this order: they start first, so that the
-// short ones fill the lanes beside them. The tests of a cluster lead because they wait most
-// of the time, and leave the CPUs to the jobs beside them.
-var first = []string{"test/kube", "test/e2e", "e2e-node", "cmd", "fuzz", "pkg/engine", "lint", "release", "test/identity", "pkg/manifest", "test/bundle", "pkg/sink/apiserver", "pkg/source/apiserver"}
+// A lane runs one job after the other.
+type lane struct {
+	last string        // name of its last job
+	took time.Duration // until that ended
+}
 
-// runAll runs the jobs in lanes, and prints a line for each as it ends.
-func runAll(ctx context.Context, o options, jobs []job) []result {
-	rank := func(j job) int {
-		if n := slices.Index(first, j.name); n >= 0 {
-			return n
-		}
-		if strings.HasPrefix(j.name, "test/") {
-			return len(first)
-		}
-		return len(first) + 1
-	}
-	slices.SortStableFunc(jobs, func(a, b job) int { return rank(a) - rank(b) })
+// runAll runs the jobs in lanes, the longest first, and prints a line for each as it ends.
+func runAll(ctx context.Context, o options, jobs []job) ([]result, []lane) {
+	order(o.tier, jobs)
 	queue := make(chan job, len(jobs))
 	for _, j := range jobs {
 		queue <- j
@@ -75,13 +68,16 @@ func runAll(ctx context.Context, o options, jobs []job) []result {
 	var (
 		mu      sync.Mutex
 		results []result
+		all     = make([]lane, o.lanes)
 		lanes   sync.WaitGroup
 	)
-	for range o.lanes {
+	begun := time.Now()
+	for i := range all {
 		lanes.Go(func() {
 			for j := range queue {
 				r := j.run(ctx)
 				mu.Lock()
+				all[i] = lane{last: j.name, took: time.Since(begun)}
 				results = append(results, r)
 				r.print()
 				mu.Unlock()
@@ -89,7 +85,7 @@ func runAll(ctx context.Context, o options, jobs []job) []result {
 		})
 	}
 	lanes.Wait()
-	return results
+	return results, all
 }
 
 // inside prepares the new namespaces for tests: a loopback device, an address for the node, a
@@ -112,7 +108,7 @@ const leaveTime = 30 * time.Second
 // left the group. So whatever the job has left is killed, its namespaces go with it, and
 // only files and empty cgroups can remain.
 func (j job) run(ctx context.Context) result {
-	begun, r := time.Now(), result{name: j.name}
+	begun, r := time.Now(), result{name: j.name, log: j.log}
 	if ctx.Err() != nil {
 		r.err = ctx.Err()
 		return r
@@ -162,7 +158,7 @@ func (j job) run(ctx context.Context) result {
 	}
 	text, _ := os.ReadFile(j.log)
 	if r.err != nil {
-		r.output = string(text)
+		r.output = []string{string(text)}
 	}
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "not checked: ") {
@@ -289,7 +285,7 @@ func (r *result) read(events io.Reader, log io.Writer) error {
 			}
 			if !sub {
 				if text := output[top]; text != nil && e.Action == "fail" {
-					r.output += text.String()
+					r.output = append(r.output, text.String())
 				}
 				delete(output, top)
 			}
@@ -301,7 +297,7 @@ func (r *result) read(events io.Reader, log io.Writer) error {
 		r.tests = append(r.tests, test{name, "fail", s.took()})
 	}
 	for _, top := range slices.Sorted(maps.Keys(output)) {
-		r.output += output[top].String()
+		r.output = append(r.output, output[top].String())
 	}
 	switch {
 	case !errors.Is(err, io.EOF):
@@ -321,6 +317,6 @@ func (r result) print() {
 	}
 	fmt.Printf("%s  %-32s %s\n", word, r.name, round(r.took))
 	if r.err != nil {
-		fmt.Printf("%s\n%s: %v\n\n", strings.TrimRight(r.output, "\n"), r.name, r.err)
+		fmt.Printf("%s\n%s: %v\n\n", strings.TrimRight(strings.Join(r.output, ""), "\n"), r.name, r.err)
 	}
 }

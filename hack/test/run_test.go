@@ -134,11 +134,11 @@ func TestRead_Events_BecomeTests(t *testing.T) {
 				t.Errorf("tests %v, want %v", r.tests, c.tests)
 			}
 			for _, want := range c.output {
-				if !strings.Contains(r.output, want) || !strings.Contains(log.String(), want) {
+				if !strings.Contains(strings.Join(r.output, ""), want) || !strings.Contains(log.String(), want) {
 					t.Errorf("%q is not in the output and the log:\n%s\n%s", want, r.output, log.String())
 				}
 			}
-			if strings.Contains(r.output, "good") {
+			if strings.Contains(strings.Join(r.output, ""), "good") {
 				t.Errorf("the output of a test that passed is shown:\n%s", r.output)
 			}
 		})
