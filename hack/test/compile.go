@@ -23,7 +23,7 @@ type set struct {
 	patterns []string
 	has      func(pkg) bool // which packages of the patterns; nil: all
 	race     bool
-	again    bool // all tests run in the full tier, none in the first
+	again    bool // the full tier runs the tests of the first tier
 }
 
 // product are the packages of product code, and of this program.
@@ -75,10 +75,7 @@ func compile(ctx context.Context, o options, out string) ([]job, error) {
 		}
 		chosen := make(map[string]string) // package path to -test.run
 		all = slices.DeleteFunc(all, func(p pkg) bool {
-			names, err2 := p.tests(o.tier)
-			if s.again {
-				names = "."
-			}
+			names, err2 := p.tests(o.tier, s.again)
 			if err2 != nil {
 				err = err2
 			}
@@ -165,8 +162,9 @@ func startsGoroutines(dir string, files []string) (bool, error) {
 }
 
 // tests returns the value of -test.run for the package: everything in the first tier, in
-// the full tier the tests of files that only the build tag "full" adds. No tests: "".
-func (p pkg) tests(tier string) (string, error) {
+// the full tier the tests of files that only the build tag "full" adds, or with again the
+// others. No tests: "".
+func (p pkg) tests(tier string, again bool) (string, error) {
 	first := build.Default
 	first.BuildTags = strings.Split(tags(options{tier: "first"}), ",")
 	var names []string
@@ -175,7 +173,7 @@ func (p pkg) tests(tier string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if isFirst != (tier == "first") {
+		if isFirst != (tier == "first" || again) {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(p.dir, f))

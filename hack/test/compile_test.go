@@ -24,19 +24,22 @@ func TestTests_ChooseByTier(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, tier string
+		again      bool
 		files      []string
 		want       string
 	}{
-		{"tests", "first", []string{"a_test.go"}, "."},
-		{"tests of the first tier alone", "full", []string{"a_test.go"}, ""},
-		{"tests of both tiers", "full", []string{"a_test.go", "a_full_test.go"}, "^(TestB|FuzzC|ExampleD)$"},
-		{"another constraint with full", "full", []string{"linux_test.go"}, "^(TestE)$"},
-		{"a constraint without full", "first", []string{"slim_test.go"}, "."},
-		{"a constraint without full", "full", []string{"slim_test.go"}, ""},
-		{"no test function", "first", []string{"helper_test.go", "main_test.go"}, ""},
-		{"TestMain alone", "full", []string{"bare_full.go"}, ""},
+		{"tests", "first", false, []string{"a_test.go"}, "."},
+		{"tests of the first tier alone", "full", false, []string{"a_test.go"}, ""},
+		{"tests of both tiers", "full", false, []string{"a_test.go", "a_full_test.go"}, "^(TestB|FuzzC|ExampleD)$"},
+		{"tests of both tiers, with the race detector", "full", true, []string{"a_test.go", "a_full_test.go"}, "^(TestA)$"},
+		{"tests of the full tier alone, with the race detector", "full", true, []string{"a_full_test.go"}, ""},
+		{"another constraint with full", "full", false, []string{"linux_test.go"}, "^(TestE)$"},
+		{"a constraint without full", "first", false, []string{"slim_test.go"}, "."},
+		{"a constraint without full", "full", false, []string{"slim_test.go"}, ""},
+		{"no test function", "first", false, []string{"helper_test.go", "main_test.go"}, ""},
+		{"TestMain alone", "full", false, []string{"bare_full.go"}, ""},
 	} {
-		if got, err := (pkg{dir: dir, files: c.files}).tests(c.tier); err != nil || got != c.want {
+		if got, err := (pkg{dir: dir, files: c.files}).tests(c.tier, c.again); err != nil || got != c.want {
 			t.Errorf("%s, %s tier: %q, want %q: %v", c.name, c.tier, got, c.want, err)
 		}
 	}
