@@ -53,61 +53,77 @@ type pkg struct {
 	dir        string
 	files      []string // test files
 	concurrent bool     // its product code starts goroutines; false for the slow packages
+	run        string   // value of -test.run
 }
+
+func (p pkg) isEarly() bool { return slices.Contains(early, strings.TrimPrefix(p.path, module)) }
 
 // reads reports whether the package has tests of the source only.
 func (p pkg) reads() bool { return p.path == module+"pkg" }
 
-// compile compiles the tests of the tier into out, and returns the jobs that run them.
-func compile(ctx context.Context, o options, out string) ([]job, error) {
+// early are packages that are compiled before all others.
+var early = []string{"test/kube", "test/e2e"}
+
+// A batch is compiled with one call of go.
+type batch struct {
+	set
+	to       string // directory of the binaries
+	packages []pkg
+}
+
+// compile compiles the tests of the tier into out. It hands over the jobs that run them: the early
+// ones when they can run, and the others when all are compiled.
+func compile(ctx context.Context, o options, out string, ready func([]job)) error {
 	tool := filepath.Join(out, "test2json")
 	if err := command(ctx, ".", []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", tool, "cmd/test2json").Run(); err != nil {
-		return nil, fmt.Errorf("build test2json: %w", err)
+		return fmt.Errorf("build test2json: %w", err)
 	}
-	var jobs []job
+	var first, rest []batch
 	for i, s := range sets {
 		if s.again && o.tier != "full" {
 			continue
 		}
-		all, err := s.list(ctx, o)
+		chosen, err := s.list(ctx, o)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		chosen := make(map[string]string) // package path to -test.run
-		all = slices.DeleteFunc(all, func(p pkg) bool {
-			names, err2 := p.tests(o.tier, s.again)
-			if err2 != nil {
-				err = err2
-			}
-			chosen[p.path] = names
-			return names == ""
-		})
-		if err != nil {
-			return nil, err
+		n := slices.IndexFunc(chosen, func(p pkg) bool { return !p.isEarly() })
+		if n < 0 {
+			n = len(chosen)
 		}
-		for n, round := range rounds(all) {
-			to := filepath.Join(out, fmt.Sprintf("%d-%d", i, n))
-			if err := s.compile(ctx, o, to, round); err != nil {
-				return nil, err
-			}
-			for _, p := range round {
-				name := strings.TrimPrefix(p.path, module)
-				binary := filepath.Join(to, path.Base(p.path)+".test")
-				jobs = append(jobs, job{
-					name: name, dir: p.dir, log: filepath.Join(out, strings.ReplaceAll(name, "/", "_")+".log"),
-					limit: o.timeout + 2*time.Minute, test2json: tool,
-					command: []string{
-						binary, "-test.v=test2json", "-test.paniconexit0",
-						"-test.timeout=" + o.timeout.String(), "-test.run=" + chosen[p.path],
-					},
-				})
-			}
-		}
+		first = append(first, batches(s, filepath.Join(out, fmt.Sprintf("%d-early", i)), chosen[:n])...)
+		rest = append(rest, batches(s, filepath.Join(out, fmt.Sprint(i)), chosen[n:])...)
 	}
-	return jobs, nil
+	for _, group := range [][]batch{first, rest} {
+		var jobs []job
+		for _, b := range group {
+			if err := b.compile(ctx, o); err != nil {
+				return err
+			}
+			for _, p := range b.packages {
+				jobs = append(jobs, p.job(o, out, b.to, tool))
+			}
+		}
+		ready(jobs)
+	}
+	return nil
 }
 
-// list returns the packages of the set that have tests and match the patterns.
+// job returns the job that runs the binary of the package in the directory bin.
+func (p pkg) job(o options, out, bin, tool string) job {
+	name := strings.TrimPrefix(p.path, module)
+	return job{
+		name: name, dir: p.dir, log: filepath.Join(out, strings.ReplaceAll(name, "/", "_")+".log"),
+		limit: o.timeout + 2*time.Minute, test2json: tool,
+		command: []string{
+			filepath.Join(bin, path.Base(p.path)+".test"), "-test.v=test2json", "-test.paniconexit0",
+			"-test.timeout=" + o.timeout.String(), "-test.run=" + p.run,
+		},
+	}
+}
+
+// list returns the packages of the set that have tests in the tier and match the patterns: the
+// early ones first.
 func (s set) list(ctx context.Context, o options) ([]pkg, error) {
 	const format = "{{.ImportPath}}\t{{.Dir}}\t{{join .TestGoFiles \" \"}} {{join .XTestGoFiles \" \"}}\t{{join .GoFiles \" \"}}"
 	var text bytes.Buffer
@@ -129,11 +145,32 @@ func (s set) list(ctx context.Context, o options) ([]pkg, error) {
 				return nil, err
 			}
 		}
-		if s.has == nil || s.has(p) {
+		var err error
+		if p.run, err = p.tests(o.tier, s.again); err != nil {
+			return nil, err
+		}
+		if p.run != "" && (s.has == nil || s.has(p)) {
 			all = append(all, p)
 		}
 	}
+	slices.SortStableFunc(all, func(a, b pkg) int {
+		switch {
+		case a.isEarly() == b.isEarly():
+			return 0
+		case a.isEarly():
+			return -1
+		}
+		return 1
+	})
 	return all, nil
+}
+
+// batches splits packages so that go test -c can compile each batch into one directory.
+func batches(s set, to string, packages []pkg) (all []batch) {
+	for n, round := range rounds(packages) {
+		all = append(all, batch{set: s, to: fmt.Sprintf("%s-%d", to, n), packages: round})
+	}
+	return all
 }
 
 // startsGoroutines reports whether a file has a go statement, or calls a method Go, as those of
@@ -214,16 +251,16 @@ func rounds(all []pkg) [][]pkg {
 	return list
 }
 
-// compile compiles the tests of packages into the directory.
-func (s set) compile(ctx context.Context, o options, to string, packages []pkg) error {
-	if err := os.MkdirAll(to, 0o755); err != nil {
+// compile compiles the tests of the batch's packages.
+func (b batch) compile(ctx context.Context, o options) error {
+	if err := os.MkdirAll(b.to, 0o755); err != nil {
 		return err
 	}
-	args, env := []string{"test", "-c", "-vet=off", "-trimpath", "-ldflags", "-s -w", "-tags", tags(o), "-o", to + "/"}, []string{"CGO_ENABLED=0"}
-	if s.race {
+	args, env := []string{"test", "-c", "-vet=off", "-trimpath", "-ldflags", "-s -w", "-tags", tags(o), "-o", b.to + "/"}, []string{"CGO_ENABLED=0"}
+	if b.race {
 		args, env = append(args, "-race"), []string{"CGO_ENABLED=1"}
 	}
-	for _, p := range packages {
+	for _, p := range b.packages {
 		args = append(args, p.path)
 	}
 	if err := command(ctx, ".", env, "go", args...).Run(); err != nil {

@@ -10,9 +10,9 @@
 // either tier to packages whose path contains it. With -again, the failures of the newest run
 // on a page run again.
 //
-// Compiling comes first, on all cores. Then several test binaries run at once, each in a
-// mount and a network namespace of its own: suites that write to the packet filter or to
-// /run do not meet.
+// Several test binaries run at once, each in a mount and a network namespace of its own: suites
+// that write to the packet filter or to /run do not meet. The two longest suites are compiled
+// first. They wait most of the time, and run while all cores compile the others.
 package main
 
 import (
@@ -97,23 +97,11 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		}
 		fmt.Println("testing commit", s.revision)
 	}
-	jobs, err := compile(ctx, o, out)
-	if err != nil {
-		return false, err
-	}
-	if err := os.WriteFile(filepath.Join(out, whole), nil, 0o644); err != nil {
-		return false, err
-	}
-	compiled := time.Now()
-	fmt.Printf("compiled %d test binaries in %s\n", len(jobs), round(compiled.Sub(begun)))
-	jobs = append(steps(o, out), jobs...)
-	o.failed.restrict(jobs)
-	if len(jobs) == 0 {
-		return false, fmt.Errorf("no tests in packages that contain %s", strings.Join(o.patterns, " or "))
-	}
 	before := readCPUs()
-	s.results, s.lanes = runAll(ctx, o, jobs)
-	s.compiling, s.running, s.busy = compiled.Sub(begun), time.Since(compiled), readCPUs().since(before)
+	if err := s.runAll(ctx, o, out); err != nil {
+		return false, err
+	}
+	s.running, s.busy = time.Since(begun)-s.compiling, readCPUs().since(before)
 	s.print(os.Stdout)
 	if o.report != "" {
 		if err := s.write(ctx, o); err != nil {
@@ -122,6 +110,38 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	}
 	// As root, on a machine with all parts, no test has a reason to skip.
 	return s.failed() == 0 && s.count("skip") == 0, ctx.Err()
+}
+
+// runAll compiles and runs the jobs. The early ones run while the others are compiled.
+func (s *summary) runAll(ctx context.Context, o options, out string) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	q, total := newQueue(o.tier), 0
+	wait := start(ctx, o, q)
+	err := compile(ctx, o, out, func(jobs []job) {
+		o.failed.restrict(jobs)
+		total += len(jobs)
+		q.add(jobs...)
+	})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(out, whole), nil, 0o644)
+	}
+	if err != nil {
+		stop() // and the jobs that run already end
+	} else {
+		s.compiling = time.Since(s.begun)
+		fmt.Printf("compiled %d test binaries in %s\n", total, round(s.compiling))
+		all := steps(o, out)
+		o.failed.restrict(all)
+		total += len(all)
+		q.add(all...)
+	}
+	q.close()
+	s.results, s.lanes = wait()
+	if err == nil && total == 0 {
+		err = fmt.Errorf("no tests in packages that contain %s", strings.Join(o.patterns, " or "))
+	}
+	return err
 }
 
 // whole is a file of bin/test that is there while no compilation is under way or was broken off.

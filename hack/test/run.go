@@ -57,14 +57,56 @@ type lane struct {
 	took time.Duration // until that ended
 }
 
-// runAll runs the jobs in lanes, the longest first, and prints a line for each as it ends.
-func runAll(ctx context.Context, o options, jobs []job) ([]result, []lane) {
-	order(o.tier, jobs)
-	queue := make(chan job, len(jobs))
-	for _, j := range jobs {
-		queue <- j
+// A queue hands jobs to lanes, the longest of those that are there first.
+type queue struct {
+	tier string
+
+	mu     sync.Mutex
+	more   sync.Cond // on mu: jobs were added, or the queue was closed
+	jobs   []job
+	closed bool
+}
+
+func newQueue(tier string) *queue {
+	q := &queue{tier: tier}
+	q.more.L = &q.mu
+	return q
+}
+
+func (q *queue) add(jobs ...job) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.jobs = append(q.jobs, jobs...)
+	order(q.tier, q.jobs)
+	q.more.Broadcast()
+}
+
+// close says that no job follows.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.more.Broadcast()
+}
+
+// next waits for a job; false: there is none and none follows.
+func (q *queue) next() (job, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.jobs) == 0 && !q.closed {
+		q.more.Wait()
 	}
-	close(queue)
+	if len(q.jobs) == 0 {
+		return job{}, false
+	}
+	j := q.jobs[0]
+	q.jobs = q.jobs[1:]
+	return j, true
+}
+
+// start runs the jobs of the queue in lanes, and prints a line for each as it ends. wait returns
+// when the queue is closed and empty.
+func start(ctx context.Context, o options, q *queue) (wait func() ([]result, []lane)) {
 	var (
 		mu      sync.Mutex
 		results []result
@@ -74,7 +116,7 @@ func runAll(ctx context.Context, o options, jobs []job) ([]result, []lane) {
 	begun := time.Now()
 	for i := range all {
 		lanes.Go(func() {
-			for j := range queue {
+			for j, ok := q.next(); ok; j, ok = q.next() {
 				r := j.run(ctx)
 				mu.Lock()
 				all[i] = lane{last: j.name, took: time.Since(begun)}
@@ -84,8 +126,10 @@ func runAll(ctx context.Context, o options, jobs []job) ([]result, []lane) {
 			}
 		})
 	}
-	lanes.Wait()
-	return results, all
+	return func() ([]result, []lane) {
+		lanes.Wait()
+		return results, all
+	}
 }
 
 // inside prepares the new namespaces for tests: a loopback device, an address for the node, a
