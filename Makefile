@@ -93,7 +93,7 @@ fuzz:
 test-vm: build images
 	hack/vm/run ''
 
-## lint: run golangci-lint over every module, as make test does
+## lint: run golangci-lint, as make test does
 .PHONY: lint
 lint:
 	hack/lint

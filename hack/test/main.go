@@ -186,6 +186,7 @@ func steps(o options, out string) []job {
 	list := []job{{name: "lint", limit: 30 * time.Minute, command: []string{"hack/lint"}}}
 	if o.tier == "full" {
 		list = []job{
+			{name: "lint", limit: time.Hour, command: []string{"hack/lint", "hack/kubelet"}},
 			{name: "fuzz", limit: time.Hour, command: []string{"hack/fuzz"}},
 			{name: "cross", limit: time.Hour, command: []string{"hack/cross"}},
 			{name: "release", limit: time.Hour, command: []string{"hack/release/check"}},

@@ -15,8 +15,8 @@ var usual = map[string]map[string]int{
 		"test/e2e": 300, "test/kube": 260, "pkg/engine": 225, "lint": 190, "cmd": 175,
 	},
 	"full": {
-		"test/kube": 1700, "test/e2e": 1490, "cross": 900, "cmd": 800, "release": 420, "site": 300,
-		"fuzz": 250, "pkg/workload": 250, "pkg/manifest": 230, "pkg/upkeep": 225, "pkg/podconfig": 180,
+		"test/kube": 1700, "test/e2e": 1490, "e2e-node": 1200, "cross": 900, "cmd": 800, "release": 420, "site": 300,
+		"fuzz": 250, "lint": 200, "pkg/workload": 250, "pkg/manifest": 230, "pkg/upkeep": 225, "pkg/podconfig": 180,
 		"pkg/source/etcd": 140, "pkg/volume": 100, "pkg/engine": 90, "test/apisource": 80,
 		"pkg/source/http": 57, "pkg/cgroup": 54, "pkg/stats": 51,
 	},
