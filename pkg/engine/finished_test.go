@@ -195,17 +195,17 @@ func TestC_1_27_9_FinishedAfterKills(t *testing.T) {
 	}
 }
 
-// TestF73_MorePodsThanTheNodeTakes: 120 pods of an API server come at once to a node of 30:
-// 30 run, the others are Failed with the reason.
+// TestF73_MorePodsThanTheNodeTakes: 60 pods of an API server come at once to a node of 15:
+// 15 run, the others are Failed with the reason.
 //
 // Shows: F73
 func TestF73_MorePodsThanTheNodeTakes(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
-		m.on(plan.Node{Name: "n1", OS: "linux", MaxPods: 30})
+		m.on(plan.Node{Name: "n1", OS: "linux", MaxPods: 15})
 		m.arrive()
 		var all []*pod.Spec
-		for i := range 120 {
+		for i := range 60 {
 			all = append(all, atAPI(mkpod(fmt.Sprintf("p%03d", i))))
 		}
 		m.src.set(all...)
@@ -218,7 +218,7 @@ func TestF73_MorePodsThanTheNodeTakes(t *testing.T) {
 				t.Errorf("%s: %s", s.Name, st.Message)
 			}
 		}
-		if len(counts) != 2 || counts["Running"] != 30 || counts["Failed OutOfpods"] != 90 {
+		if len(counts) != 2 || counts["Running"] != 15 || counts["Failed OutOfpods"] != 45 {
 			t.Errorf("%v", counts)
 		}
 		for i, s := range all { // a pod without room is gone without having been here

@@ -10,15 +10,16 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/tier"
 )
 
 // A story is a sequence of random events around one workload: pods become ready, succeed, fail,
 // stop and vanish, statuses are unknown for a while, the clock jumps, the agent restarts, and a
 // person edits the workload. After each event a decision is taken and checked.
-const (
-	simStories = 100
-	simEvents  = 40
-)
+var simStories = tier.Pick(30, 100)
+
+const simEvents = 40
 
 // tell tells all stories of one kind of workload.
 func tell(t *testing.T, story func(t *testing.T, rng *rand.Rand)) {

@@ -10,13 +10,14 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/nodectl/nodectl/test/tier"
 )
 
 // Each kind of workloads has this many stories, and each story this many events.
-const (
-	stories = 120
-	events  = 20
-)
+var stories = tier.Pick(40, 120)
+
+const events = 20
 
 // story is a world in which random events happen.
 type story struct {

@@ -1,0 +1,5 @@
+//go:build !full
+
+package tier
+
+const isFull = false
