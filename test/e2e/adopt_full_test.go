@@ -251,7 +251,7 @@ func TestF21_ContainerdKilled_AgentAway(t *testing.T) {
 // Shows: F21
 func TestF21_ContainerdKilledSixTimes(t *testing.T) {
 	t.Parallel()
-	const pods = 50
+	const pods = 20
 	n := node.New(t)
 	s := newStage(t, n)
 	s.endpoint = n.Endpoint

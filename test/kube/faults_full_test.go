@@ -23,23 +23,8 @@ import (
 // connects to its API server over a wire that can be cut.
 //
 // Shows: F72
-func TestF72_Faults(t *testing.T) { faults(t, 12) }
-
-// TestF72_Faults_Long: the repeated faults go on for minutes.
-//
-// Shows: F72
-func TestF72_Faults_Long(t *testing.T) { faults(t, 80) }
-
-// wired is a world whose node connects to its API server over a wire.
-type wired struct {
-	*world
-	wire *wire
-	// rounds is how often each repeated fault happens.
-	rounds int
-}
-
-func faults(t *testing.T, rounds int) {
-	w := &wired{world: bareWorld(t), rounds: rounds}
+func TestF72_Faults(t *testing.T) {
+	w := &wired{world: bareWorld(t)}
 	w.importImages()
 	w.wire = newWire(t, w.cluster, w.address)
 	w.file = w.wire.through(t, w.cluster, w.cluster.NodeKubeconfig(t, w.name), filepath.Join(t.TempDir(), "node.kubeconfig"))
@@ -74,6 +59,15 @@ func faults(t *testing.T, rounds int) {
 	}
 }
 
+// wired is a world whose node connects to its API server over a wire.
+type wired struct {
+	*world
+	wire *wire
+}
+
+// rounds is how often each repeated fault happens.
+const rounds = 40
+
 // watchCut: every connection is cut again and again while pods come and go.
 func (w *wired) watchCut() {
 	cuts := 0
@@ -87,7 +81,7 @@ func (w *wired) watchCut() {
 		})
 	}
 	var made, kept []string
-	for i := range w.rounds {
+	for i := range rounds {
 		cut()
 		name := fmt.Sprintf("cut-%d", i)
 		w.apply(shell(name, sleeps))
@@ -317,7 +311,7 @@ func (w *wired) runtimeKilled() {
 // agentKilled: nodectl is killed again and again while six pods are replaced.
 func (w *wired) agentKilled() {
 	w.rollout("agent", 6)
-	for range 2 * w.rounds {
+	for range 2 * rounds {
 		w.agent.Restart(w)
 	}
 	w.rolledOut("agent", 6)
