@@ -23,6 +23,7 @@ import (
 //
 // Shows: C-1.33.8, C-1.33.9
 func TestImages_DiskIsFilledAboveThreshold_UnusedGoByLastUse(t *testing.T) {
+	t.Parallel()
 	s := newStage(t, node.New(t))
 	r, lost := registry.New(t, registry.Options{}), registry.New(t, registry.Options{})
 	names := map[string]string{}

@@ -117,38 +117,6 @@ func TestB1_PodNetwork(t *testing.T) {
 	}
 }
 
-// TestC_1_31_HostPortConflict: of two pods with the same host port the later one is not
-// admitted, which a log line and its status show. It starts when the port is free.
-//
-// Shows: C-1.31
-func TestC_1_31_HostPortConflict(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, node.New(t)) // with host ports
-	text := func(name, port string) string {
-		return manifest(name, []string{container("main", `serve, ":8080", forever`, "ports: [{containerPort: 8080, hostPort: "+port+"}]")})
-	}
-	port := freePort(t)
-	s.write("first.yaml", text("first", port))
-	a := s.serve()
-	was := s.awaitRunning("first", "main")
-	s.write("second.yaml", text("second", port))
-	a.await("level=WARN", s.full("second"), port)
-	st := s.awaitPhase("second", v1.PodPending)
-	if want := "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"; st.Reason != "NodePorts" || st.Message != want {
-		t.Errorf("the status is not the kubelet's, %q: %s", want, describe(st))
-	}
-	s.untouched("first", was)
-	if n := len(s.sandboxes()); n != 1 {
-		t.Errorf("%d sandboxes, want one", n)
-	}
-	s.remove("first.yaml")
-	s.awaitRunning("second", "main")
-	if got := s.page("127.0.0.1:"+port, "/"); got != s.full("second") {
-		t.Errorf("the port leads to %q", got)
-	}
-	a.once("level=WARN", s.full("second"), port)
-}
-
 // TestB1_HostNetwork: such a pod is in the node's network, with the node's host name, and
 // reports the node's address.
 //

@@ -205,6 +205,13 @@ func (s *stage) write(file, text string) {
 	}
 }
 
+// keep starts a pod that a fault of other pods must not touch.
+func (s *stage) keep() map[string]running {
+	s.Helper()
+	s.write("keep.yaml", simple("keep"))
+	return s.awaitRunning("keep", "main")
+}
+
 func (s *stage) remove(file string) {
 	s.Helper()
 	s.noteRemove(file)

@@ -7,84 +7,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	v1 "k8s.io/api/core/v1"
-
-	"github.com/nodectl/nodectl/test/criproxy"
 )
 
 // labelled is a manifest with a label; changing that restarts nothing.
 func labelled(text, value string) string {
 	return strings.Replace(text, "metadata: {", "metadata: {labels: {edit: "+value+"}, annotations: {edit: "+value+"}, ", 1)
-}
-
-// awaitLabel returns when an edit by labelled is applied.
-func (s *stage) awaitLabel(name, value string) {
-	s.Helper()
-	s.eventually(func() error {
-		if p := s.status(name); p == nil || p.Labels["edit"] != value {
-			return fmt.Errorf("pod %s does not have label edit=%s yet", name, value)
-		}
-		return nil
-	})
-}
-
-// TestEdit_LabelsTouchNothing: an edit of labels and annotations is in the status, and the
-// agent makes no mutating call for it, nor for a new file name, nor for a file that moves.
-func TestEdit_LabelsTouchNothing(t *testing.T) {
-	s := parallelStage(t)
-	p := s.through(criproxy.Hooks{})
-	text := simple("web")
-	s.write("web.yaml", text)
-	second := filepath.Join(s.dir, "second")
-	if err := os.Mkdir(second, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	s.serve("-f", second)
-	was := s.awaitRunning("web", "main")
-	s.awaitReady("web", true)
-	before := len(p.Mutations())
-	for i, step := range []func(value string){
-		func(v string) { s.write("web.yaml", labelled(text, v)) },
-		func(v string) { // another name
-			s.write("other.yaml", labelled(text, v))
-			s.remove("web.yaml")
-		},
-		func(v string) { // as vim does: it moves the old file away and writes the new one
-			path := filepath.Join(s.manifests, "other.yaml")
-			if err := os.Rename(path, path+"~"); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(labelled(text, v)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Remove(path + "~"); err != nil {
-				t.Fatal(err)
-			}
-		},
-		func(v string) { // into another layer, which is read first or second
-			if err := os.WriteFile(filepath.Join(second, "web.yaml"), []byte(labelled(text, v)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			s.remove("other.yaml")
-		},
-		func(v string) { // as JSON
-			json := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","labels":{"edit":%q}},"spec":{"terminationGracePeriodSeconds":2,
-				"containers":[{"name":"main","image":"nodectl.dev/test/stamp:1","imagePullPolicy":"IfNotPresent","args":["forever"]}]}}`, v)
-			s.write("web.json", json)
-			if err := os.Remove(filepath.Join(second, "web.yaml")); err != nil {
-				t.Fatal(err)
-			}
-		},
-	} {
-		value := fmt.Sprint("v", i)
-		step(value)
-		s.awaitLabel("web", value)
-		s.untouched("web", was)
-	}
-	if made := p.Mutations()[before:]; len(made) > 0 {
-		t.Errorf("mutating calls: %v", made)
-	}
 }
 
 // TestEdit_OneContainer: an edit of one container's command restarts that one, once, in the
@@ -215,33 +142,4 @@ func TestEdit_SandboxReplacesPod(t *testing.T) {
 			t.Errorf("container %s is attempt 0 again", c.Metadata.Name)
 		}
 	}
-}
-
-// TestEdit_JobRunsAgain: a job that has succeeded runs again only when it is edited (I4).
-func TestEdit_JobRunsAgain(t *testing.T) {
-	s := parallelStage(t)
-	job := func(word string) string {
-		return manifest("job", []string{container("main", "append, /x/job, print, "+word, scratchMount)}, "restartPolicy: OnFailure", s.scratchVolume())
-	}
-	s.write("job.yaml", job("one"))
-	a := s.serve()
-	s.awaitPhase("job", v1.PodSucceeded)
-	s.write("job.yaml", labelled(job("one"), "a"))
-	s.awaitLabel("job", "a")
-	a.leave()
-	a = s.serve()
-	a.await("Status of every pod is known")
-	s.awaitPhase("job", v1.PodSucceeded)
-	if n := s.stamps("job"); n != 1 {
-		t.Fatalf("the job ran %d times without an edit", n)
-	}
-	s.write("job.yaml", job("two"))
-	s.awaitStamps("job", 2)
-	st := s.awaitPhase("job", v1.PodSucceeded)
-	if end := containerStatus(st, "main").State.Terminated; end == nil || end.ExitCode != 0 {
-		t.Errorf("status: %s", describe(st))
-	}
-	s.remove("job.yaml")
-	s.awaitGone("job")
-	s.nothingLeft()
 }
