@@ -7,12 +7,15 @@ import (
 	"time"
 )
 
-// usual are the seconds that the longest jobs of a tier take, from the tables of whole runs. The
-// longest job starts first, so that short ones fill the lanes at the end. A job that is not here
-// takes unknown or, below test/, unknownSuite.
+// usual are the seconds that the longest jobs of a tier take, from the tables of whole runs on two
+// cores; below 150 in the first tier they are estimates from CPU time. The longest job starts
+// first, so that short ones fill the lanes at the end. A job that is not here takes unknown or,
+// below test/, unknownSuite.
 var usual = map[string]map[string]int{
 	"first": {
 		"test/e2e": 300, "test/kube": 260, "pkg/engine": 225, "lint": 190, "cmd": 175,
+		"test/identity": 100, "test/bundle": 90, "pkg/server": 80, "pkg/manifest": 70, "pkg/sink/apiserver": 60,
+		"pkg/source/apiserver": 60, "pkg/podconfig": 50, "pkg/volume": 50, "pkg/source/file": 45, "pkg/agent": 45,
 	},
 	"full": {
 		"test/kube": 1700, "test/e2e": 1490, "e2e-node": 1200, "cross": 900, "cmd": 800, "release": 420, "site": 300,
