@@ -63,14 +63,14 @@ test:
 ## test-full: run the full tier: slow tests, fuzzing, other systems, release (root, two hours)
 .PHONY: test-full
 test-full:
-	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin
+	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin csi-bin
 	@hack/e2enode/build
 	@$(RUN) ./hack/test -tier full -lanes 2 -timeout 2h -report docs/test-full.md
 
 ## test-full-again: run what failed in the last run of the full tier (root)
 .PHONY: test-full-again
 test-full-again:
-	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin
+	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin csi-bin
 	@hack/e2enode/build
 	@$(RUN) ./hack/test -tier full -again -lanes 2 -timeout 2h -report docs/test-full.md
 
@@ -108,6 +108,11 @@ bench: build images
 .PHONY: kubelet-bin
 kubelet-bin:
 	@hack/kubelet/build
+
+# The CSI sidecars and the driver of the tests, in bin/csi.
+.PHONY: csi-bin
+csi-bin:
+	@hack/csi/build
 
 ## parity: compare with the real kubelet, for docs/fidelity.md (root, minutes)
 .PHONY: parity
