@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/nodectl/nodectl/pkg/migration"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -40,8 +41,8 @@ func (r *Reader) Pod(ctx context.Context, node, namespace, name string) (*v1.Pod
 }
 
 // Claim returns the volume that a claim of the pod's namespace is bound to: a directory of this node or
-// of an NFS server, or a volume of a CSI driver. The error says that it is not bound yet, or to a volume of
-// another kind. A node may get the claims that its pods name, but neither list nor watch them.
+// of an NFS server, or a volume of a CSI driver, which may stand for the volume of a cloud. The error says
+// that it is not bound yet, or to a volume of another kind. A node may get the claims that its pods name, but neither list nor watch them.
 func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (pod.BoundVolume, error) {
 	claim, err := r.boundClaim(ctx, want, name)
 	if err != nil {
@@ -60,7 +61,13 @@ func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (pod.Bo
 		return pod.BoundVolume{}, fmt.Errorf("persistentvolume %q is bound to another claim", volume.Name)
 	}
 	bound := pod.BoundVolume{Claim: claim}
+	migrated, err := migration.Persistent(&volume)
+	if err != nil {
+		return pod.BoundVolume{}, fmt.Errorf("persistentvolume %q: %w", volume.Name, err)
+	}
 	switch {
+	case migrated != nil:
+		bound.CSI = migrated
 	case pod.IsBlock(&volume) && volume.Spec.CSI == nil:
 		return pod.BoundVolume{}, errBlock
 	case volume.Spec.HostPath != nil:

@@ -147,6 +147,14 @@ func TestClaim_VolumeOfADriver_IsReturned(t *testing.T) {
 			t.Errorf("%+v, %v", b, err)
 		}
 	}
+	source = v1.PersistentVolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://us-1a/vol-12345678"}}
+	if b, err := src.Claim(t.Context(), want, "data"); err != nil || b.CSI == nil || b.CSI.Name != "pv" || b.CSI.Spec.CSI.Driver != "ebs.csi.aws.com" || b.CSI.Spec.CSI.VolumeHandle != "vol-12345678" {
+		t.Errorf("%+v, %v", b, err)
+	}
+	source = v1.PersistentVolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://us-1a/disk"}}
+	if b, err := src.Claim(t.Context(), want, "data"); b.CSI != nil || err == nil || !strings.Contains(err.Error(), `persistentvolume "pv": failed to translate in-tree pv to CSI: `) {
+		t.Errorf("%+v, %v", b, err)
+	}
 	mode = v1.PersistentVolumeBlock
 	source = v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/dev/vdb"}}
 	if b, err := src.Claim(t.Context(), want, "data"); err == nil || !strings.Contains(fmt.Sprint(err), "is a block device") {

@@ -89,7 +89,7 @@ func (o *operation) publish(ctx context.Context) error {
 	}
 	again := before.progress(o.boot) == Done
 	d := data{
-		keyVolume: o.user.name, keyHandle: o.id.handle, keyDriver: o.id.driver, keyNode: o.cfg.Node, keyLifecycle: o.source.lifecycle,
+		keyVolume: o.source.name, keyHandle: o.id.handle, keyDriver: o.id.driver, keyNode: o.cfg.Node, keyLifecycle: o.source.lifecycle,
 		keyAttachment: o.id.attachment(o.cfg.Node), keyAttach: fmt.Sprint(o.attachable()), keyInPod: o.request.Volume,
 	}
 	if o.label != "" {

@@ -10,10 +10,13 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/migration"
 )
 
 // NodeIDs returns the value of the Node's annotation with the drivers' IDs of this node, as JSON;
@@ -110,13 +113,14 @@ var errChanged = errors.New("an entry of the CSINode object has changed, and is 
 // csiNode returns the CSINode object with these drivers and without the drivers in gone. Entries of
 // other drivers stay: they may register again. The API server does not let a node change the node
 // ID or the topology of an entry. csiNode removes such an entry, and again says that the next
-// object adds it.
+// object adds it. The annotation says that controllers use CSI drivers for volumes of clouds, too.
 func csiNode(before *storagev1.CSINode, node string, uid types.UID, drivers map[string]nodeInfo, gone map[string]bool) (_ *storagev1.CSINode, again bool) {
 	n := before.DeepCopy()
 	if n == nil {
 		n = &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	}
 	n.TypeMeta = metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "CSINode"}
+	metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1.MigratedPluginsAnnotationKey, strings.Join(migration.Plugins(), ","))
 	n.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}}
 	if n.Spec.Drivers == nil {
 		n.Spec.Drivers = []storagev1.CSINodeDriver{}

@@ -3,6 +3,7 @@ package csi
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -36,6 +37,9 @@ func TestRun_DriversComeAndGo_CSINodeFollows(t *testing.T) {
 	m.mu.Unlock()
 	if ids, labels := v.NodeIDs(`{"late.test":"x"}`), v.Topology(); ids != `{"disk.test":"node-1","late.test":"x"}` || labels["rack"] != "7" {
 		t.Errorf("annotation %s, labels %v", ids, labels)
+	}
+	if migrated := m.csiNode.Annotations["storage.alpha.kubernetes.io/migrated-plugins"]; !strings.HasPrefix(migrated, "kubernetes.io/aws-ebs,") || !strings.HasSuffix(migrated, ",kubernetes.io/vsphere-volume") {
+		t.Errorf("plugins that are migrated: %s", migrated)
 	}
 	stop()
 	changed := newFake(t)

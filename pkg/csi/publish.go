@@ -59,6 +59,7 @@ type operation struct {
 
 // source has the fields of a PersistentVolume or an inline volume that a driver gets.
 type source struct {
+	name          string // of the PersistentVolume, or of the pod's volume
 	fsType        string
 	attributes    map[string]string
 	options       []string
@@ -72,18 +73,21 @@ type source struct {
 func sourceOf(q pod.CSIRequest) (volumeID, user, source, error) {
 	uid := q.Want.UID()
 	if p := q.Persistent; p != nil && p.Spec.CSI != nil && q.Inline == nil {
-		c, block := p.Spec.CSI, pod.IsBlock(p)
+		c, block, name := p.Spec.CSI, pod.IsBlock(p), p.Name
+		if q.Migrated {
+			name = strings.ReplaceAll(name, "/", "~") // as the kubelet names its directory
+		}
 		id := volumeID{driver: c.Driver, handle: c.VolumeHandle}
 		if block {
 			id.block = p.Name
 		}
-		return id, user{uid, p.Name, block}, source{
-			fsType: c.FSType, attributes: c.VolumeAttributes, options: p.Spec.MountOptions, modes: p.Spec.AccessModes,
+		return id, user{uid, name, block}, source{
+			name: p.Name, fsType: c.FSType, attributes: c.VolumeAttributes, options: p.Spec.MountOptions, modes: p.Spec.AccessModes,
 			stageSecret: c.NodeStageSecretRef, publishSecret: c.NodePublishSecretRef, lifecycle: persistent,
 		}, nil
 	}
 	if c := q.Inline; c != nil && q.Persistent == nil {
-		s := source{attributes: c.VolumeAttributes, lifecycle: ephemeral}
+		s := source{name: q.Volume, attributes: c.VolumeAttributes, lifecycle: ephemeral}
 		if c.FSType != nil {
 			s.fsType = *c.FSType
 		}

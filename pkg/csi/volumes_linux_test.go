@@ -380,6 +380,35 @@ func TestPublish_InlineVolume_IsOnlyPublished(t *testing.T) {
 	}
 }
 
+// The volume of a cloud in a pod has a name with slashes; its directory has none. It is staged
+// and published, and unpublished by the next agent.
+//
+// Shows: C-1.37
+func TestPublish_VolumeOfACloud_DirectoryIsTheKubelets(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	m := newMachine(t)
+	f, v := newFake(t), m.agent()
+	m.plug(v, f)
+	m.object(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = ptr.To(false) })
+	q := request("u1", "/subscriptions/s/../disk", "h")
+	q.Migrated = true
+	got := publish(t, v, q)
+	dir := filepath.Join(m.dir, "pods/u1/volumes/kubernetes.io~csi/~subscriptions~s~..~disk")
+	d, err := readData(dir)
+	if err != nil || got.Path != filepath.Join(dir, "mount") || d[keyVolume] != "/subscriptions/s/../disk" {
+		t.Errorf("%s, %v, %v", got.Path, d, err)
+	}
+	again := m.agent()
+	m.plug(again, f)
+	if err := again.Unpublish(t.Context(), "u1"); err != nil || len(m.left()) > 0 {
+		t.Errorf("%v, left %v", err, m.left())
+	}
+	if calls := f.called(); !slices.Equal(calls, []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"}) {
+		t.Errorf("calls %v", calls)
+	}
+}
+
 // A failed call leaves no file behind. A pod whose driver is not registered keeps its files until
 // the driver registers again.
 func TestUnpublish_DriverIsAway_IsTriedAgain(t *testing.T) {

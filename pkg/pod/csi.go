@@ -28,8 +28,10 @@ type CSIRequest struct {
 	// Persistent is the volume of a claim, Inline the volume of the pod itself; one of them is set.
 	Persistent *v1.PersistentVolume
 	Claim      *v1.PersistentVolumeClaim // of Persistent
-	Inline     *v1.CSIVolumeSource
-	ReadOnly   bool
+	// Migrated says that Persistent is a volume of a cloud in the pod itself. Its name may have slashes.
+	Migrated bool
+	Inline   *v1.CSIVolumeSource
+	ReadOnly bool
 	// Labels are the SELinux labels for files of the containers that mount the volume. It is empty if
 	// the node has no SELinux, or if the runtime has to choose a label.
 	Labels []string

@@ -64,11 +64,46 @@ func apiRows() []Field {
 		inert("spec.priorityClassName", "admission has turned it into spec.priority"),
 		{Path: "spec.readinessGates", Note: "clients of the server set the conditions"},
 	}
+	rows = append(rows, cloudRows()...)
 	rows = append(rows, blockRows("spec.initContainers[].", RestartPod)...)
 	rows = append(rows, blockRows("spec.containers[].", RestartContainer)...)
 	rows = append(rows, claimRows("spec.initContainers[].resources.claims", RestartPod)...)
 	rows = append(rows, claimRows("spec.containers[].resources.claims", RestartContainer)...)
 	return append(rows, ephemeralRows()...)
+}
+
+// cloudRows are the rows of volumes of clouds, which CSI drivers mount.
+func cloudRows() (all []Field) {
+	const (
+		attached = "the driver's attacher gets it, not the node"
+		unused   = "it is not translated to a volume of the CSI driver"
+	)
+	for _, of := range []struct {
+		kind, driver  string
+		used          []string
+		attach, other []string
+	}{
+		{"awsElasticBlockStore", "ebs.csi.aws.com", []string{"volumeID", "fsType", "partition"}, []string{"readOnly"}, nil},
+		{"gcePersistentDisk", "pd.csi.storage.gke.io", []string{"pdName", "fsType", "partition", "readOnly"}, nil, nil},
+		{"azureDisk", "disk.csi.azure.com", []string{"diskURI", "cachingMode", "fsType", "kind"}, []string{"readOnly"}, []string{"diskName"}},
+		{"azureFile", "file.csi.azure.com", []string{"secretName", "shareName"}, []string{"readOnly"}, nil},
+		{"cinder", "cinder.csi.openstack.org", []string{"volumeID", "fsType"}, []string{"readOnly"}, []string{"secretRef", "secretRef.name"}},
+		{"vsphereVolume", "csi.vsphere.vmware.com", []string{"volumePath", "fsType", "storagePolicyName"}, nil, []string{"storagePolicyID"}},
+		{"portworxVolume", "pxd.portworx.com", []string{"volumeID", "fsType", "readOnly"}, nil, nil},
+	} {
+		at := "spec.volumes[]." + of.kind
+		all = append(all, Field{Path: at, Restart: RestartPod, Note: "as a volume of the CSI driver " + of.driver})
+		for _, f := range of.used {
+			all = append(all, honour(at+"."+f, RestartPod))
+		}
+		for _, f := range of.attach {
+			all = append(all, inert(at+"."+f, attached))
+		}
+		for _, f := range of.other {
+			all = append(all, inert(at+"."+f, unused))
+		}
+	}
+	return all
 }
 
 // blockRows are the rows of block volumes.

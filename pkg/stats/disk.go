@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/migration"
 )
 
 const (
@@ -223,7 +225,7 @@ func (s *Stats) driven(ctx context.Context, p *v1.Pod, v *v1.Volume) (u *volumeU
 
 // foreign reports whether a volume may be another machine's, or a driver's, and not answer.
 func foreign(v *v1.Volume) bool {
-	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil
+	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil || migration.IsInline(&v.VolumeSource)
 }
 
 // measureLayers measures the writable layers of the pod's running containers.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/migration"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -62,6 +63,29 @@ func (i inline) setUp(ctx context.Context, p placed, s *setting) error {
 	return s.publish(ctx, p, pod.CSIRequest{Inline: i.CSIVolumeSource, ReadOnly: p.readOnly})
 }
 
+// migrated is a volume of a cloud in a pod. The CSI driver of the cloud mounts it. Whether it is
+// read-only is decided when it is attached, as with the kubelet.
+type migrated struct{ *v1.Volume }
+
+func (migrated) traits() traits { return traits{relabel: true} }
+
+// path returns no path: place takes it from the instance's mark.
+func (migrated) path(string) string { return "" }
+
+func (m migrated) setUp(ctx context.Context, p placed, s *setting) error {
+	if s.hasDriverMount(p) {
+		return nil
+	}
+	if err := checkUse(s.want, p.Name, false); err != nil {
+		return err
+	}
+	pv, err := migration.Inline(m.Volume, s.want.Namespace)
+	if err != nil {
+		return err
+	}
+	return s.publish(ctx, p, pod.CSIRequest{Persistent: pv, Migrated: true})
+}
+
 // placeDriverMounts sets the paths of the volumes that CSI drivers have mounted for the instance in
 // dir, and marks claims of NFS directories.
 func (v *Volumes) placeDriverMounts(dir string, all []placed) {
@@ -69,7 +93,7 @@ func (v *Volumes) placeDriverMounts(dir string, all []placed) {
 	var remote map[string]string
 	for i := range all {
 		p := &all[i]
-		_, own := p.kind.(inline)
+		own := ofDriver(p.kind)
 		if _, claimed := p.kind.(bound); !own && !claimed {
 			continue
 		}
@@ -86,6 +110,15 @@ func (v *Volumes) placeDriverMounts(dir string, all []placed) {
 			p.path, p.dir, p.block, p.labels = m.Path, "", m.Block, m.Labeled
 		}
 	}
+}
+
+// ofDriver reports whether a kind of volume always needs a CSI driver.
+func ofDriver(k kind) bool {
+	switch k.(type) {
+	case inline, migrated:
+		return true
+	}
+	return false
 }
 
 // hasDriverMount reports whether a CSI driver has mounted the volume, and needs no call.

@@ -117,6 +117,41 @@ func withDrivers(t *testing.T) (place, *drivers) {
 	return p, d
 }
 
+// The volume of a cloud in a pod is published as a volume of its CSI driver; a volume that cannot be
+// translated, or that is used as a device, is refused.
+//
+// Shows: C-1.37
+func TestSetUp_VolumeOfACloud_IsPublishedByItsDriver(t *testing.T) {
+	p, d := withDrivers(t)
+	ebs := func(id string) *pod.Spec {
+		s := withUID(spec(v1.Volume{Name: "disk", VolumeSource: v1.VolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: id}}}), uid)
+		s.Origin.Source = "api"
+		s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "disk", MountPath: "/disk"}}
+		return s
+	}
+	if err := p.SetUp(ebs("aws://us-1a/disk"), 1); err == nil || !strings.HasPrefix(err.Error(), "volume disk: failed to translate in-tree pv to CSI: ") {
+		t.Errorf("a volume without a valid ID: %v", err)
+	}
+	s := ebs("vol-1")
+	s.Pod.Spec.Containers[0].VolumeMounts, s.Pod.Spec.Containers[0].VolumeDevices = nil, []v1.VolumeDevice{{Name: "disk", DevicePath: "/dev/x"}}
+	if err := p.SetUp(s, 1); err == nil || !strings.Contains(err.Error(), "volume disk has volumeMode Filesystem, but is specified in volumeDevices") {
+		t.Errorf("a volume that is used as a device: %v", err)
+	}
+	s = ebs("vol-1")
+	p.setUp(t, s, 1)
+	p.setUp(t, s, 1)
+	if got := strings.Join(d.calls, ","); got != "publish disk" {
+		t.Errorf("calls %s", got)
+	}
+	m, err := p.Mounts(t.Context(), s, 1, "c")
+	if want := filepath.Join(p.root, "pods", uid, "volumes/kubernetes.io~csi/ebs.csi.aws.com-vol-1/mount"); err != nil || len(m) != 1 || m[0].HostPath != want {
+		t.Errorf("mounts %v %v, want %s", m, err, want)
+	}
+	if err := errors.Join(p.TearDown(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil || len(mounts(t, p.root)) > 0 {
+		t.Errorf("%v, mounts %v", err, mounts(t, p.root))
+	}
+}
+
 // A claim of a CSI driver's volume is mounted where the driver published it, has the pod's group,
 // and is unpublished with the pod. A volume that is mounted is not published again.
 func TestSetUp_ClaimOfADriversVolume_IsPublished(t *testing.T) {

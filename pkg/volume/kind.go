@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/migration"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -103,6 +104,8 @@ func (v *Volumes) kindOf(want *pod.Spec, vol *v1.Volume) (kind, error) {
 		return bound{claim: want.Name + "-" + vol.Name, owned: true}, nil
 	case vol.CSI != nil && want.Origin.FromAPI():
 		return inline{vol.CSI}, nil
+	case migration.IsInline(&vol.VolumeSource) && want.Origin.FromAPI():
+		return migrated{vol}, nil
 	case vol.NFS != nil && want.Origin.FromAPI():
 		return nfs{vol.NFS}, nil
 	}

@@ -344,8 +344,17 @@ type drivers struct{ dir string }
 
 func (d drivers) Publish(_ context.Context, q pod.CSIRequest) (pod.CSIMount, error) {
 	dir := filepath.Join(d.dir, "driver-"+q.Volume)
-	if err := os.MkdirAll(dir, 0o700); err != nil || q.Persistent != nil {
-		return pod.CSIMount{Path: dir}, err
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return pod.CSIMount{}, err
+	}
+	if p := q.Persistent; p != nil {
+		c := p.Spec.CSI
+		secret := "none"
+		if c.NodeStageSecretRef != nil {
+			secret = c.NodeStageSecretRef.Name
+		}
+		text := fmt.Sprintf("%s of %s: fs %s, %v, %v, secret %s", c.VolumeHandle, c.Driver, c.FSType, c.VolumeAttributes, p.Spec.AccessModes, secret)
+		return pod.CSIMount{Path: dir}, os.WriteFile(filepath.Join(dir, "note"), []byte(text), 0o600)
 	}
 	i, fsType, secret := q.Inline, "none", "none"
 	if i.FSType != nil {

@@ -42,6 +42,13 @@ func serverProofs() []proof {
 				return is("file", n.file("/v", "note"), "0600 v of x.test: ext4, read-only true, map[a:b], secret s")
 			},
 		},
+		cloud("awsElasticBlockStore", "volumeID: vol-1, fsType: xfs, partition: 2", "vol-1 of ebs.csi.aws.com: fs xfs, map[partition:2], [ReadWriteOnce], secret none"),
+		cloud("gcePersistentDisk", "pdName: d, fsType: ext4, partition: 2, readOnly: true", "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d of pd.csi.storage.gke.io: fs ext4, map[partition:2], [ReadOnlyMany], secret none"),
+		cloud("azureDisk", "diskName: d, diskURI: /subscriptions/s/disks/d, cachingMode: ReadOnly, fsType: xfs, kind: Managed", "/subscriptions/s/disks/d of disk.csi.azure.com: fs xfs, map[cachingmode:ReadOnly fstype:xfs kind:Managed], [ReadWriteOnce], secret none"),
+		cloud("azureFile", "secretName: s, shareName: x", "#s#x#v#default of file.csi.azure.com: fs , map[sharename:x], [ReadWriteMany], secret s"),
+		cloud("cinder", "volumeID: c, fsType: ext4", "c of cinder.csi.openstack.org: fs ext4, map[], [ReadWriteOnce], secret none"),
+		cloud("vsphereVolume", "volumePath: '[ds] v', fsType: ext4, storagePolicyName: gold", "[ds] v of csi.vsphere.vmware.com: fs ext4, map[storagepolicyname:gold], [ReadWriteOnce], secret none"),
+		cloud("portworxVolume", "volumeID: p, fsType: ext4, readOnly: true", "p of pxd.portworx.com: fs ext4, map[], [ReadOnlyMany], secret none"),
 		{
 			name: "directory of an NFS server", rows: "spec.volumes[].nfs spec.volumes[].nfs.server spec.volumes[].nfs.path spec.volumes[].nfs.readOnly", container: mounted,
 			spec: "volumes: [{name: v, nfs: {server: files.test, path: /shop, readOnly: true}}]",
@@ -114,4 +121,19 @@ func serverProofs() []proof {
 		all[i].api = true
 	}
 	return all
+}
+
+// cloud proves that a volume of a cloud is a volume of a CSI driver. All of its fields decide what the
+// driver gets, except a name that the API server requires.
+func cloud(kind, fields, want string) proof {
+	rows := "spec.volumes[]." + kind
+	for name := range yamlOf("{" + fields + "}") {
+		if name != "diskName" {
+			rows += " spec.volumes[]." + kind + "." + name
+		}
+	}
+	return proof{
+		name: "volume of a cloud, " + kind, rows: rows, spec: "volumes: [{name: v, " + kind + ": {" + fields + "}}]", container: mounted,
+		look: func(n *node) error { return is("file", n.file("/v", "note"), "0600 "+want) },
+	}
 }

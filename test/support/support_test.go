@@ -246,7 +246,7 @@ func TestFields(t *testing.T) {
 var soleValues = []string{
 	"fieldRef.apiVersion", "livenessProbe.successThreshold", "startupProbe.successThreshold", "spec.nodeName", "spec.automountServiceAccountToken",
 	"volumes[].name", "volumeMounts[].name", "volumeDevices[].name", "resourceClaims[].name", "resources.claims[].name", "fileKeyRef.volumeName", "matchFields[].key",
-	"Profile.type", // of the proof with a profile's name; the one without has others
+	"azureDisk.kind", "Profile.type", // the latter of the proof with a profile's name; the one without has others
 }
 
 // without looks once more, without the field, and where that is no pod, or the field
