@@ -111,9 +111,9 @@ var errNoNode = errors.New("the Node object is not known")
 var errChanged = errors.New("an entry of the CSINode object has changed, and is added again")
 
 // csiNode returns the CSINode object with these drivers and without the drivers in gone. Entries of
-// other drivers stay: they may register again. The API server does not let a node change the node
-// ID or the topology of an entry. csiNode removes such an entry, and again says that the next
-// object adds it. The annotation says that controllers use CSI drivers for volumes of clouds, too.
+// other drivers stay: they may register again. A limit is changed in its entry. The API server does not
+// let a node change the node ID or the topology of an entry. csiNode removes such an entry, and again
+// says that the next object adds it. The annotation says that controllers use CSI drivers for volumes of clouds, too.
 func csiNode(before *storagev1.CSINode, node string, uid types.UID, drivers map[string]nodeInfo, gone map[string]bool) (_ *storagev1.CSINode, again bool) {
 	n := before.DeepCopy()
 	if n == nil {
@@ -129,10 +129,16 @@ func csiNode(before *storagev1.CSINode, node string, uid types.UID, drivers map[
 	n.Spec.Drivers = slices.DeleteFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool {
 		had[d.Name] = true
 		is, registered := drivers[d.Name]
-		changed := registered && !equality.Semantic.DeepEqual(d, entry(d.Name, is))
+		d.Allocatable = nil
+		changed := registered && !equality.Semantic.DeepEqual(d, entry(d.Name, nodeInfo{nodeID: is.nodeID, topology: is.topology}))
 		again = again || changed
 		return changed || gone[d.Name]
 	})
+	for i := range n.Spec.Drivers {
+		if is, registered := drivers[n.Spec.Drivers[i].Name]; registered {
+			n.Spec.Drivers[i].Allocatable = allocatable(is)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(drivers)) {
 		if !had[name] {
 			n.Spec.Drivers = append(n.Spec.Drivers, entry(name, drivers[name]))
@@ -143,10 +149,14 @@ func csiNode(before *storagev1.CSINode, node string, uid types.UID, drivers map[
 
 // entry returns the entry of a driver in a CSINode object.
 func entry(name string, i nodeInfo) storagev1.CSINodeDriver {
-	d := storagev1.CSINodeDriver{Name: name, NodeID: i.nodeID, TopologyKeys: slices.Sorted(maps.Keys(i.topology))}
-	if i.limit > 0 {
-		count := int32(min(i.limit, math.MaxInt32))
-		d.Allocatable = &storagev1.VolumeNodeResources{Count: &count}
+	return storagev1.CSINodeDriver{Name: name, NodeID: i.nodeID, TopologyKeys: slices.Sorted(maps.Keys(i.topology)), Allocatable: allocatable(i)}
+}
+
+// allocatable is the driver's limit of volumes in a CSINode object, nil for none.
+func allocatable(i nodeInfo) *storagev1.VolumeNodeResources {
+	if i.limit <= 0 {
+		return nil
 	}
-	return d
+	count := int32(min(i.limit, math.MaxInt32))
+	return &storagev1.VolumeNodeResources{Count: &count}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -101,7 +102,9 @@ func (f *fake) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csi
 }
 
 func (f *fake) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
-	return &f.info, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return proto.CloneOf(&f.info), nil
 }
 
 func (f *fake) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {

@@ -219,6 +219,7 @@ func (o *operation) await(ctx context.Context, step Step, until time.Time, pause
 	case step.Action == WaitDriver:
 		return o.failed("MountVolume.SetUp", fmt.Errorf("kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: %w", errNotRegistered(o.id.driver)))
 	case step.Action == WaitAttach && o.attachment != nil:
+		o.noteFull(o.id.driver, o.attachment)
 		if err := attachError(o.attachment); err != nil {
 			return o.failed("MountVolume.WaitForAttach", err)
 		}

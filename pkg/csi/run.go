@@ -27,6 +27,7 @@ func (v *Volumes) Run(ctx context.Context) {
 	var publishing sync.WaitGroup
 	defer publishing.Wait()
 	publishing.Go(func() { (&publisher{Volumes: v}).run(ctx) }) // apart from calls to drivers, which may hang
+	publishing.Go(func() { (&refresher{Volumes: v}).run(ctx) })
 	began := time.Now()
 	for ctx.Err() == nil {
 		v.retryLeft(ctx)

@@ -84,6 +84,7 @@ type Volumes struct {
 	locks   locks
 	due     chan struct{} // cap 1: the CSINode object may have to change
 	undone  chan struct{} // cap 1: Run has something to unmount or to unstage
+	refresh chan struct{} // cap 1: a limit may have changed
 	// patience is waitTimeout, except in tests.
 	patience time.Duration
 	// cut stops an operation at a point, as a kill of the agent would; nil except in tests.
@@ -94,7 +95,8 @@ type Volumes struct {
 	gone    map[string]bool // drivers that have unregistered and not registered again
 	volumes map[volumeID]*volume
 	left    map[user]leftover
-	swept   bool // Sweep has run
+	full    map[string]bool // drivers whose volumes the node may have too many of
+	swept   bool            // Sweep has run
 }
 
 // user is one volume of one pod.
@@ -125,8 +127,8 @@ type leftover struct {
 // New returns Volumes. It finds the volumes that an earlier agent or a kubelet has left.
 func New(cfg Config) *Volumes {
 	v := &Volumes{
-		cfg: cfg, boot: bootID(), patience: waitTimeout, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
-		volumes: make(map[volumeID]*volume), left: make(map[user]leftover),
+		cfg: cfg, boot: bootID(), patience: waitTimeout, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), refresh: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
+		volumes: make(map[volumeID]*volume), left: make(map[user]leftover), full: make(map[string]bool),
 	}
 	v.load()
 	return v
@@ -225,6 +227,7 @@ func (v *Volumes) of(id volumeID) *volume {
 // v.mu.
 func (v *Volumes) changedLocked() {
 	wake(v.due)
+	wake(v.refresh)
 	if v.cluster.Report != nil {
 		v.cluster.Report()
 	}
