@@ -51,7 +51,7 @@ func tcpSettings() []string {
 
 // kubeletSettings names the settings that a machine with a kubelet's setup needs.
 func kubeletSettings() []string {
-	return []string{"kubelet-config", "config-dir", "logging-format", "log-split-stream", "oom-score-adj", "max-open-files", "volume-stats-agg-period", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
+	return []string{"kubelet-config", "config-dir", "logging-format", "log-split-stream", "oom-score-adj", "max-open-files", "volume-stats-agg-period", "volume-health", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
 }
 
 // agentSettings names the settings of commands that run pods.
@@ -147,6 +147,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("oom-score-adj", d.OOMScoreAdj, "oom_score_adj of the agent (default: the one it was started with)")
 	f.Int("max-open-files", d.MaxOpenFiles, "how many files the agent may open (default: the limit it was started with)")
 	f.Duration("volume-stats-agg-period", d.VolumeStatsPeriod, "minimum time between two measurements of the disk usage of a pod; negative means none")
+	f.Bool("volume-health", d.VolumeHealth, "report volumes whose CSI drivers find them abnormal (alpha)")
 
 	f.String("bootstrap-kubeconfig", d.BootstrapKubeconfig, "kubeconfig to request a client certificate with if --kubeconfig does not exist")
 	f.String("cert-dir", d.CertDir, "directory of this node's certificates (default <root-dir>/pki)")

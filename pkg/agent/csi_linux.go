@@ -9,6 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/csi"
 	"github.com/nodectl/nodectl/pkg/device"
 	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/stats"
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
@@ -18,7 +19,7 @@ func newCSI(cfg Config) *csi.Volumes {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	return csi.New(csi.Config{Node: cfg.NodeName, Dir: cfg.Plugins(), Log: cfg.Log})
+	return csi.New(csi.Config{Node: cfg.NodeName, Dir: cfg.Plugins(), Health: cfg.VolumeHealth, Log: cfg.Log})
 }
 
 // pluginHandlers returns the handlers of plugins of other types than device plugins.
@@ -61,5 +62,12 @@ func (a *Agent) drivers() volume.Drivers {
 func (a *Agent) serveCSI(ctx context.Context) {
 	if a.csi != nil {
 		a.csi.Run(a.board.Context(ctx))
+	}
+}
+
+// watchVolumes measures volumes until ctx ends, to report those that their drivers find abnormal.
+func (a *Agent) watchVolumes(ctx context.Context, measured *stats.Stats) {
+	if a.cfg.VolumeHealth && a.csi != nil {
+		measured.WatchVolumes(a.board.Context(ctx))
 	}
 }

@@ -2,15 +2,18 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/stats"
@@ -61,7 +64,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	live = e.Live()
 	a.halts.engine, a.halts.event = e, a.shutdownEvent(m)
 	images := a.inventory(live, m, workloads)
-	measured := a.stats(live)
+	measured := a.stats(live, to.events)
 	up, closeAlarm := a.upkeepOf(e, m, images, measured)
 	defer closeAlarm()
 	answers, serving, err := a.serverConfig(e, m, images, measured, up, workloads)
@@ -90,6 +93,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { up.Run(beside) })
 	wg.Go(func() { a.serveDevices(beside, live.Pods) })
 	wg.Go(func() { a.events.Run(beside) })
+	wg.Go(func() { a.watchVolumes(beside, measured) })
 	if m != nil {
 		wg.Go(func() { m.run(beside, log) })
 	}
@@ -115,9 +119,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// stats returns the meter of the resource usage of this node and its pods.
-func (a *Agent) stats(live *feed.Live) *stats.Stats {
+// stats returns the meter of the resource usage of this node and its pods. events gets the events of
+// volumes that are not healthy.
+func (a *Agent) stats(live *feed.Live, events engine.Events) *stats.Stats {
 	cfg := a.measuring(live.Pods)
+	cfg.Abnormal = func(p *v1.Pod, volume, message string) {
+		events.Event(pod.Event{
+			Key: pod.KeyOf(p), UID: string(p.UID), Type: pod.EventWarning, Reason: pod.EventVolumeConditionAbnormal,
+			Message: fmt.Sprintf("Volume %s: %s", volume, message), At: time.Now(),
+		})
+	}
 	cfg.RuntimePID = a.runtime.pid
 	if a.csi != nil {
 		cfg.Driven = a.csi.Usage

@@ -159,6 +159,7 @@ type Config struct {
 	ContainerLogMaxWorkers    int           `mapstructure:"container-log-max-workers"`      // logs rotated at the same time
 	ContainerLogInterval      time.Duration `mapstructure:"container-log-monitor-interval"` // between checks of log sizes
 	VolumeStatsPeriod         time.Duration `mapstructure:"volume-stats-agg-period"`        // how long a measured disk usage is valid; negative measures none
+	VolumeHealth              bool          `mapstructure:"volume-health"`                  // report whether volumes of CSI drivers are healthy
 	UserNamespaceIDs          int           `mapstructure:"user-namespaces-ids-per-pod"`
 	OOMScoreAdj               string        `mapstructure:"oom-score-adj"`                // of this process; "" leaves it
 	MaxOpenFiles              int           `mapstructure:"max-open-files"`               // of this process; 0 leaves the limit

@@ -224,10 +224,12 @@ func (r *kubeletReader) layer() (Layer, error) {
 		}
 		if row.setting != "" {
 			if value := row.value(l, r.leaves); value != nil {
-				out.Values[row.setting] = value
-				if !strings.HasPrefix(out.Places[row.setting], "--") { // a flag's place wins over a field's
-					out.Places[row.setting] = l.where
-				}
+				out.set(row.setting, value, l.where)
+			}
+		}
+		for gate, setting := range row.gates {
+			if value := l.gate(gate); value != "" {
+				out.set(setting, value, l.where)
 			}
 		}
 		if name := row.ignored(l); name != "" {
@@ -235,6 +237,14 @@ func (r *kubeletReader) layer() (Layer, error) {
 		}
 	}
 	return out, errors.Join(refused...)
+}
+
+// set sets a setting to the value of a field.
+func (l *Layer) set(setting string, value any, where string) {
+	l.Values[setting] = value
+	if !strings.HasPrefix(l.Places[setting], "--") { // a flag's place wins over a field's
+		l.Places[setting] = where
+	}
 }
 
 // ignored names an unsupported field whose value differs from nodectl's behaviour; "" for

@@ -7,8 +7,9 @@ import (
 )
 
 const (
-	gateMemoryQoS = "MemoryQoS"
-	gateCFSPeriod = "CustomCPUCFSQuotaPeriod"
+	gateMemoryQoS    = "MemoryQoS"
+	gateVolumeHealth = "CSIVolumeHealth"
+	gateCFSPeriod    = "CustomCPUCFSQuotaPeriod"
 	// The gates of options of the CPU policy.
 	gateAlphaOptions = "CPUManagerPolicyAlphaOptions"
 	gateBetaOptions  = "CPUManagerPolicyBetaOptions"
@@ -32,13 +33,8 @@ func (l leaf) gate(name string) string {
 	return ""
 }
 
-// memoryQoSGate returns the setting of the gate MemoryQoS.
-func memoryQoSGate(l leaf, _ map[string]leaf) any {
-	if v := l.gate(gateMemoryQoS); v != "" {
-		return v
-	}
-	return nil
-}
+// gateSettings are the settings that feature gates set, by gate.
+var gateSettings = map[string]string{gateMemoryQoS: "memory-qos", gateVolumeHealth: "volume-health"}
 
 // periodGate rejects a period other than 100ms if its feature gate is off.
 func periodGate(l leaf, all map[string]leaf) string {
@@ -55,7 +51,7 @@ func ignoredGates(l leaf) string {
 		"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScaling", "InPlacePodVerticalScalingInitContainers",
 		"KubeletPodResourcesGet", "KubeletPodResourcesListUseActivePods", "NodeDeclaredFeatures", "NodeSwap", "PodLevelResources", "ResourceHealthStatus",
 	}
-	honoured := []string{gateMemoryQoS, gateCFSPeriod, gateAlphaOptions, gateBetaOptions}
+	honoured := []string{gateMemoryQoS, gateVolumeHealth, gateCFSPeriod, gateAlphaOptions, gateBetaOptions}
 	var ignored []string
 	for _, name := range slices.Sorted(maps.Keys(l.pairs)) {
 		if !slices.Contains(honoured, name) && (l.gate(name) != "true" || !slices.Contains(always, name)) {

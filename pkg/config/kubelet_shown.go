@@ -35,8 +35,14 @@ func (c Config) Kubelet() map[string]any {
 	if c.MaxParallelImagePulls > 1 {
 		doc["maxParallelImagePulls"] = c.MaxParallelImagePulls
 	}
-	if c.MemoryQoS {
-		put(doc, []string{"featureGates"}, map[string]bool{gateMemoryQoS: true})
+	gates := make(map[string]bool)
+	for gate, setting := range gateSettings {
+		if on, _ := settings[setting].(bool); on {
+			gates[gate] = true
+		}
+	}
+	if len(gates) > 0 {
+		put(doc, []string{"featureGates"}, gates)
 	}
 	put(doc, []string{"authentication", "anonymous", "enabled"}, false)
 	put(doc, []string{"authorization", "mode"}, "Webhook")

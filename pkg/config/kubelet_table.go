@@ -19,6 +19,7 @@ type kubeletRow struct {
 	outcome disposition
 	// setting is the setting that the field sets; "" if it sets none.
 	setting  string
+	gates    map[string]string                  // settings by feature gate, for the field with the gates
 	as       func(leaf, map[string]leaf) any    // replaces the kind's conversion
 	matching []string                           // values that match nodectl's behaviour
 	any      bool                               // no value needs a warning
@@ -219,8 +220,8 @@ func kubeletResources() []kubeletRow {
 		noEffect("makeIPTablesUtilChains", ofBool, false, "nodectl creates no iptables chains"),
 		noEffect("iptablesMasqueradeBit", ofNumber, false, "nodectl creates no iptables chains"),
 		noEffect("iptablesDropBit", ofNumber, false, "nodectl creates no iptables chains"),
-		{path: "featureGates", kind: ofBoolMap, outcome: honoured, setting: "memory-qos", as: memoryQoSGate, refuse: refusedGates, warning: ignoredGates,
-			note: "MemoryQoS, CustomCPUCFSQuotaPeriod, CPUManagerPolicyAlphaOptions and CPUManagerPolicyBetaOptions are honoured; a warning names each other gate whose value differs from nodectl's behaviour; ContainerCheckpoint: false and ProcMountType: false are refused"},
+		{path: "featureGates", kind: ofBoolMap, outcome: honoured, gates: gateSettings, refuse: refusedGates, warning: ignoredGates,
+			note: "MemoryQoS sets `memory-qos`, CSIVolumeHealth `volume-health`; CustomCPUCFSQuotaPeriod, CPUManagerPolicyAlphaOptions and CPUManagerPolicyBetaOptions are honoured, too; a warning names each other gate whose value differs from nodectl's behaviour; ContainerCheckpoint: false and ProcMountType: false are refused"},
 		sets("failSwapOn", ofBool, "fail-swap-on").noted("if it is not set, only `nodectl doctor` reports swap"),
 		setsUnlessZero("memorySwap.swapBehavior", ofString, "memory-swap-behavior").noted("LimitedSwap has an effect on cgroup v2 only; without a cluster, static pods get swap too"),
 		setsUnlessZero("containerLogMaxSize", ofString, "container-log-max-size"),

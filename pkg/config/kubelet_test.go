@@ -140,7 +140,12 @@ func TestEveryRowSetsASetting(t *testing.T) {
 		if row.setting != "" && !known[row.setting] {
 			t.Errorf("%s sets %q, which is not a setting", row.path, row.setting)
 		}
-		if (row.setting == "") != (row.outcome != honoured || row.any) {
+		for gate, setting := range row.gates {
+			if !known[setting] {
+				t.Errorf("the gate %s sets %q, which is not a setting", gate, setting)
+			}
+		}
+		if (row.setting == "" && row.gates == nil) != (row.outcome != honoured || row.any) {
 			t.Errorf("%s is %s and sets %q", row.path, row.outcome, row.setting)
 		}
 		if row.outcome != honoured && row.note == "" {
@@ -324,6 +329,7 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"memorySwap: {swapBehavior: LimitedSwap}\nfeatureGates: {NodeSwap: true}", map[string]any{"memory-swap-behavior": "LimitedSwap"}},
 		{"featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.8\nmemoryReservationPolicy: TieredReservation", map[string]any{
 			"memory-qos": "true", "memory-throttling-factor": "0.8", "memory-reservation-policy": "TieredReservation"}},
+		{"featureGates: {CSIVolumeHealth: true, MemoryQoS: false}", map[string]any{"volume-health": "true", "memory-qos": "false"}},
 		{"enforceNodeAllocatable: [pods, kube-reserved]\nkubeReservedCgroup: /kube", map[string]any{"enforce-node-allocatable": []string{"pods", "kube-reserved"}, "kube-reserved-cgroup": "/kube"}},
 		{"cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}\nreservedSystemCPUs: 0-1", map[string]any{
 			"cpu-manager-policy": "static", "cpu-manager-policy-options": []string{"full-pcpus-only=true"}, "reserved-cpus": "0-1"}},

@@ -53,6 +53,7 @@ type abilities struct {
 	mountsGroup bool // the driver gives the volume's files the pod's group
 	expands     bool // the driver enlarges file systems
 	measures    bool // the driver reports the usage of volumes
+	conditions  bool // the driver reports whether volumes are healthy
 	severalPods bool // the driver knows the access modes for a single writer and for several writers
 }
 
@@ -140,6 +141,8 @@ func (d *driver) abilities(ctx context.Context) (abilities, error) {
 			a.severalPods = true
 		case csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS:
 			a.measures = true
+		case csipb.NodeServiceCapability_RPC_VOLUME_CONDITION:
+			a.conditions = true
 		case csipb.NodeServiceCapability_RPC_EXPAND_VOLUME:
 			a.expands = true
 		}

@@ -46,6 +46,7 @@ type fake struct {
 	before func(call string) error // of each call; may be nil
 	plant  func(call, target string) error
 	usage  []*csipb.VolumeUsage
+	health *csipb.VolumeCondition
 	lies   bool // it says that it has unmounted, and has not
 
 	mu        sync.Mutex
@@ -189,7 +190,7 @@ func (f *fake) NodeExpandVolume(_ context.Context, q *csipb.NodeExpandVolumeRequ
 }
 
 func (f *fake) NodeGetVolumeStats(_ context.Context, _ *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
-	return &csipb.NodeGetVolumeStatsResponse{Usage: f.usage}, nil
+	return &csipb.NodeGetVolumeStatsResponse{Usage: f.usage, VolumeCondition: f.health}, nil
 }
 
 // called returns the calls that change something, since the last time.

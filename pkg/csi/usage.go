@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -51,6 +52,9 @@ func (v *Volumes) usage(ctx context.Context, d data, path string) (usage pod.Vol
 	if err != nil {
 		return usage, short(err)
 	}
+	if v.cfg.Health && able.conditions {
+		usage.Health = healthOf(answer.GetVolumeCondition())
+	}
 	for _, u := range answer.GetUsage() {
 		if u.GetTotal() < 0 || u.GetAvailable() < 0 || u.GetUsed() < 0 {
 			return pod.VolumeUsage{}, fmt.Errorf("CSI driver %s reports a negative usage", by.name)
@@ -67,4 +71,14 @@ func (v *Volumes) usage(ctx context.Context, d data, path string) (usage pod.Vol
 		return usage, fmt.Errorf("CSI driver %s reports no usage", by.name)
 	}
 	return usage, nil
+}
+
+// healthOf returns the condition of a volume. As in the kubelet, a driver that reports conditions, and
+// none for this volume, says that the volume is healthy.
+func healthOf(c *csipb.VolumeCondition) pod.VolumeHealth {
+	message := c.GetMessage()
+	if len(message) > maxErrorText {
+		message = strings.ToValidUTF8(message[:maxErrorText], "") + "…"
+	}
+	return pod.VolumeHealth{Known: true, Abnormal: c.GetAbnormal(), Message: message}
 }

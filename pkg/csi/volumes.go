@@ -45,7 +45,9 @@ import (
 type Config struct {
 	Node string // the name of the node
 	Dir  string // the kubelet's directory
-	Log  *slog.Logger
+	// Health makes Usage report the condition of a volume, too (the feature gate CSIVolumeHealth).
+	Health bool
+	Log    *slog.Logger
 }
 
 // Cluster is the cluster of the node.

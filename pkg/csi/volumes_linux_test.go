@@ -530,6 +530,39 @@ func TestPublish_DriverHangs_OtherVolumesAreMounted(t *testing.T) {
 	}
 }
 
+// The condition of a volume is reported if the node is configured so, and if the driver reports conditions. Its
+// text is bounded.
+func TestUsage_VolumeIsAbnormal_IsReportedOnRequest(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	m := newMachine(t)
+	f, v := newFake(t), m.agent()
+	f.able = append(f.able, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS)
+	m.plug(v, f)
+	publish(t, v, request("u1", "pv-1", "vol-1"))
+	f.usage, f.health = []*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: 9}}, &csipb.VolumeCondition{Abnormal: true, Message: "disk is gone"}
+	is := func(what string, want pod.VolumeHealth) {
+		t.Helper()
+		if got, known, err := v.Usage(t.Context(), "u1", "data"); got.Health != want || !known || err != nil {
+			t.Errorf("%s: %+v, known %t, %v, want %+v", what, got, known, err, want)
+		}
+	}
+	v.cfg.Health = true
+	is("a driver that does not report conditions", pod.VolumeHealth{})
+	f.able = append(f.able, csipb.NodeServiceCapability_RPC_VOLUME_CONDITION)
+	is("an abnormal volume", pod.VolumeHealth{Known: true, Abnormal: true, Message: "disk is gone"})
+	v.cfg.Health = false
+	is("a node that does not report conditions", pod.VolumeHealth{})
+	v.cfg.Health = true
+	f.usage, f.health = nil, nil
+	is("a volume without a condition or usage", pod.VolumeHealth{Known: true})
+	f.health = &csipb.VolumeCondition{Message: strings.Repeat("é", maxErrorText)}
+	is("a long text", pod.VolumeHealth{Known: true, Message: strings.Repeat("é", maxErrorText/2) + "…"})
+	if err := v.Unpublish(t.Context(), "u1"); err != nil {
+		t.Error(err)
+	}
+}
+
 // The usage of a volume comes from the driver. There is none without a driver, without its ability,
 // or with a senseless answer.
 func TestUsage_OfAVolume_IsTheDrivers(t *testing.T) {

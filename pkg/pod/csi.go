@@ -41,7 +41,19 @@ type CSIRequest struct {
 type VolumeUsage struct {
 	Capacity, Available, Used      uint64 // bytes
 	Inodes, InodesFree, InodesUsed uint64 // 0: the driver does not report them
+	Health                         VolumeHealth
 }
+
+// VolumeHealth is the condition of a volume, as its CSI driver reports it.
+type VolumeHealth struct {
+	Known    bool // the driver reports it
+	Abnormal bool
+	Message  string
+}
+
+// EventVolumeConditionAbnormal is the kubelet's reason of an event about a volume whose driver reports
+// that it is not healthy.
+const EventVolumeConditionAbnormal = "VolumeConditionAbnormal"
 
 // BlockDevice is a block volume in a container.
 type BlockDevice struct {

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/migration"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 const (
@@ -50,6 +51,7 @@ type volumeUsage struct {
 	name      string
 	claim     string // the name of its PersistentVolumeClaim
 	ephemeral bool   // counts as the pod's ephemeral storage
+	health    pod.VolumeHealth
 	disk      disk
 	taken     taken
 }
@@ -182,7 +184,7 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod, by measurement) mea
 			s.cfg.Log.Debug("Failed to measure all of a volume", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
 		}
 		onDisk := v.EmptyDir == nil || v.EmptyDir.Medium == v1.StorageMediumDefault
-		m.volumes = append(m.volumes, volumeUsage{v.Name, claim, claim == "" && onDisk, d, t})
+		m.volumes = append(m.volumes, volumeUsage{name: v.Name, claim: claim, ephemeral: claim == "" && onDisk, disk: d, taken: t})
 	}
 	if hosts, err := os.Lstat(filepath.Join(s.instanceDir(p), "etc-hosts")); err == nil && hosts.Mode().IsRegular() {
 		if st, ok := hosts.Sys().(*syscall.Stat_t); ok {
@@ -217,8 +219,11 @@ func (s *Stats) driven(ctx context.Context, p *v1.Pod, v *v1.Volume) (u *volumeU
 	case v.Ephemeral != nil:
 		claim = p.Name + "-" + v.Name
 	}
+	if is.Health.Abnormal && s.cfg.Abnormal != nil {
+		s.cfg.Abnormal(p, v.Name, is.Health.Message)
+	}
 	return &volumeUsage{
-		name: v.Name, claim: claim, taken: taken{is.Used, is.InodesUsed},
+		name: v.Name, claim: claim, health: is.Health, taken: taken{is.Used, is.InodesUsed},
 		disk: disk{capacity: is.Capacity, available: is.Available, used: is.Used, inodes: is.Inodes, inodesFree: is.InodesFree, inodesUsed: is.InodesUsed},
 	}, true
 }

@@ -55,6 +55,9 @@ type Config struct {
 	// Driven returns the usage of a volume that a CSI driver has mounted, by the pod's UID and the
 	// volume's name; known is false for another volume. nil: there are no drivers.
 	Driven func(ctx context.Context, uid, volume string) (usage pod.VolumeUsage, known bool, err error)
+	// Abnormal is called for each measurement of a volume whose CSI driver reports that it is not
+	// healthy; it must not block. nil: nothing is reported.
+	Abnormal func(p *v1.Pod, volume, message string)
 	// RuntimePID returns the process ID of the container runtime; nil or 0: unknown.
 	RuntimePID func() int
 	// Remeasure is how long the measured disk usage of a pod is used; 0 is a minute, less than 0

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -399,5 +400,72 @@ func TestSummary_VolumesOfDrivers_AreTheDrivers(t *testing.T) {
 	}
 	if used := *sum.Pods[0].EphemeralStorage.UsedBytes; used > 1<<30 {
 		t.Errorf("ephemeral storage %d", used)
+	}
+}
+
+// A volume that its driver finds abnormal is reported for each measurement, also if no other caller
+// measures. The summary and the metric show it, and nothing for a volume whose condition is unknown.
+func TestWatchVolumes_VolumeIsAbnormal_IsReported(t *testing.T) {
+	t.Parallel()
+	reports := make(chan string, 1)
+	f := newFake(t, 1, func(c *stats.Config) {
+		c.Remeasure = time.Millisecond
+		c.Driven = func(_ context.Context, _, volume string) (pod.VolumeUsage, bool, error) {
+			u := pod.VolumeUsage{Capacity: 9}
+			if volume != "unknown" {
+				u.Health = pod.VolumeHealth{Known: true, Abnormal: volume == "broken", Message: "disk is gone"}
+			}
+			return u, true, nil
+		}
+		c.Abnormal = func(p *v1.Pod, volume, message string) {
+			select {
+			case reports <- p.Name + " " + volume + ": " + message:
+			default:
+			}
+		}
+	})
+	for _, name := range []string{"broken", "healthy", "unknown"} {
+		claim := &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}
+		f.pods[0].Spec.Volumes = append(f.pods[0].Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{PersistentVolumeClaim: claim}})
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); f.WatchVolumes(ctx) }()
+	if got, want := <-reports, f.pods[0].Name+" broken: disk is gone"; got != want {
+		t.Errorf("reported %q, want %q", got, want)
+	}
+	stop()
+	<-done
+	sum, err := f.Summary(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, v := range sum.Pods[0].VolumeStats {
+		health := "unknown"
+		if h := v.VolumeHealthStats; h != nil {
+			health = fmt.Sprint(h.Abnormal)
+		}
+		got = append(got, v.Name+" "+health)
+	}
+	if want := []string{"broken true", "healthy false", "unknown unknown"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(f.Volumes())
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	series := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "kubelet_volume_stats_health_status_abnormal" {
+				series[m.GetLabel()[1].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	if want := map[string]float64{"broken": 1, "healthy": 0}; !maps.Equal(series, want) {
+		t.Errorf("%v, want %v", series, want)
 	}
 }

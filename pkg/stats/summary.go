@@ -259,6 +259,9 @@ func (a *answer) storage(p *api.PodStats, of *v1.Pod, disks *measured) {
 		if v.claim != "" {
 			out.PVCRef = &api.PVCReference{Name: v.claim, Namespace: of.Namespace}
 		}
+		if v.health.Known {
+			out.VolumeHealthStats = &api.VolumeHealthStats{Abnormal: v.health.Abnormal}
+		}
 		p.VolumeStats = append(p.VolumeStats, out)
 		if v.ephemeral {
 			add(&v.taken.bytes, &v.taken.inodes)

@@ -8,6 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	api "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
 // Volumes collects the kubelet's kubelet_volume_stats_* series, for every claim of a pod on
@@ -59,5 +61,31 @@ func (s *series) claim(of labels, v volumeUsage) {
 		{"inodes_used", "Number of used inodes in the volume", v.taken.inodes},
 	} {
 		s.gauge("kubelet_volume_stats_"+m.name, m.help, of, float64(m.value))
+	}
+	if v.health.Known {
+		abnormal := 0.0
+		if v.health.Abnormal {
+			abnormal = 1
+		}
+		s.gauge("kubelet_volume_stats_health_status_abnormal", "Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, 0 indicates volume is healthy", of, abnormal)
+	}
+}
+
+// WatchVolumes measures the volumes of CSI drivers once in each Config.Remeasure until ctx ends, so that
+// Config.Abnormal is called also while no other caller reads the usage of volumes.
+func (s *Stats) WatchVolumes(ctx context.Context) {
+	for s.cfg.Remeasure > 0 && backoff.Sleep(ctx, s.cfg.Remeasure) {
+		if !slices.ContainsFunc(s.cfg.Pods(), func(p v1.Pod) bool { return claiming(&p) }) {
+			continue
+		}
+		measuring, stop := context.WithTimeout(ctx, claimsWithin)
+		r, err := s.read(measuring, false)
+		if err == nil {
+			_, err = s.disks(measuring, r, true, claiming)
+		}
+		stop()
+		if err != nil {
+			s.cfg.Log.Debug("Volumes not measured", "error", err)
+		}
 	}
 }
