@@ -1,3 +1,6 @@
+// The sidecars of CSI drivers, as Kubernetes releases them, and the driver of the tests. A module of
+// its own, because nodectl ships none of them. Modules that hack/cluster needs, too, have one version
+// in both, so that a fresh machine compiles them once.
 module github.com/nodectl/nodectl/hack/csi
 
 go 1.26.8

@@ -195,6 +195,8 @@ func TestDisks_VolumeOfACSIDriver_IsAttachedMountedAndDetached(t *testing.T) {
 	w.awaitOutput("disk.test id-of-node topology.disk.test/rack 3", "get", "csinode", w.name,
 		"-o", "jsonpath={.spec.drivers[0].name} {.spec.drivers[0].nodeID} {.spec.drivers[0].topologyKeys[0]} {.spec.drivers[0].allocatable.count}")
 	w.awaitOutput(`7 {"disk.test":"id-of-node"}`, "get", "node", w.name, "-o", `jsonpath={.metadata.labels.topology\.disk\.test/rack} {.metadata.annotations.csi\.volume\.kubernetes\.io/nodeid}`)
+	w.awaitOutput("kubernetes.io/aws-ebs,kubernetes.io/azure-disk,kubernetes.io/azure-file,kubernetes.io/cinder,kubernetes.io/gce-pd,kubernetes.io/portworx-volume,kubernetes.io/vsphere-volume",
+		"get", "csinode", w.name, "-o", `jsonpath={.metadata.annotations.storage\.alpha\.kubernetes\.io/migrated-plugins}`)
 	w.apply(`apiVersion: storage.k8s.io/v1
 kind: CSIDriver
 metadata: {name: disk.test}
