@@ -15,7 +15,12 @@ func (a *Agent) newClaims() *dra.Claims {
 	if a.api == nil || os.Geteuid() != 0 {
 		return nil
 	}
-	return dra.New(dra.Config{Dir: filepath.Join(a.cfg.RootDir, "resource-claims"), Log: a.cfg.Log})
+	c := dra.New(dra.Config{
+		Dir: filepath.Join(a.cfg.RootDir, "resource-claims"), Log: a.cfg.Log,
+		Handled: a.metrics.ClaimsHandled, Called: a.metrics.ClaimDriverCalled,
+	})
+	a.metrics.Claims(c.InUse)
+	return c
 }
 
 // engineClaims returns the DRA drivers for the engine, nil for none.

@@ -32,6 +32,10 @@ import (
 type Config struct {
 	Dir string // the files of claims
 	Log *slog.Logger
+	// Handled and Called are callbacks for metrics; they may be nil. Handled gets each operation on all
+	// claims of a pod, Called each call to a driver.
+	Handled func(operation string, took time.Duration, err error)
+	Called  func(driver, method, code string, took time.Duration)
 }
 
 // Cluster is the cluster of the node.
@@ -66,15 +70,18 @@ type Claims struct {
 	mu      sync.Mutex
 	drivers map[string][]*driver // by name, the newest last
 	claims  map[string]record    // by UID
+	inUse   map[string]bool      // UIDs of the claims that were prepared, and are not unprepared
 	left    map[string]leftover  // by UID of the pod
 	wipes   map[string]*wipe     // by driver, "" for all
+	served  bool                 // a driver has registered, or an earlier agent had one
 }
 
 // New returns Claims. It reads the claims that an earlier agent has prepared.
 func New(cfg Config) *Claims {
 	c := &Claims{
 		cfg: cfg, boot: bootID(), changed: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1),
-		drivers: make(map[string][]*driver), claims: make(map[string]record), left: make(map[string]leftover), wipes: make(map[string]*wipe),
+		drivers: make(map[string][]*driver), claims: make(map[string]record), inUse: make(map[string]bool),
+		left: make(map[string]leftover), wipes: make(map[string]*wipe),
 	}
 	c.load()
 	return c
@@ -137,7 +144,7 @@ func (c *Claims) Adopt(holders []pod.ClaimHolder) {
 				}
 				r = r.withDrivers([]string{d.Driver}).with(d.Driver, Begun, nil, c.boot) // the annotation may lack devices
 			}
-			c.claims[a.UID] = r.withPod(h.UID, "")
+			c.setLocked(a.UID, r.withPod(h.UID, ""))
 		}
 	}
 }
@@ -206,7 +213,7 @@ func (c *Claims) change(uid string, edit func(record) record, point string) erro
 		return err
 	}
 	c.mu.Lock()
-	c.claims[uid] = edit(c.claims[uid])
+	c.setLocked(uid, edit(c.claims[uid]))
 	c.mu.Unlock()
 	return c.step(point)
 }

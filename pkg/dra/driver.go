@@ -51,7 +51,7 @@ type service interface {
 }
 
 // dial returns a driver of a socket. It sends nothing.
-func dial(name, socket, version string) (*driver, error) {
+func (c *Claims) dial(name, socket, version string) (*driver, error) {
 	info, err := os.Lstat(socket)
 	if err != nil {
 		return nil, err
@@ -65,6 +65,7 @@ func dial(name, socket, version string) (*driver, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithMaxHeaderListSize(maxHeaders),
 		grpc.WithIdleTimeout(0), // watch would not see that the driver is gone
+		grpc.WithUnaryInterceptor(c.count(name)),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
 
@@ -17,24 +18,34 @@ const maxSteps = 4 * maxDevices
 // Prepare prepares all claims of a pod; it may take as long as their drivers need. It asks the API
 // server only for claims that are not prepared yet. An error is a *pod.StartError: the pod waits.
 func (c *Claims) Prepare(ctx context.Context, want *pod.Spec) error {
+	began := time.Now()
+	prepared, err := c.prepareAll(ctx, want)
+	if prepared > 0 || err != nil {
+		c.handled("PrepareResources", began, err)
+	}
+	return err
+}
+
+// prepareAll prepares all claims of a pod, and returns how many were not prepared yet.
+func (c *Claims) prepareAll(ctx context.Context, want *pod.Spec) (int, error) {
 	if err := c.forgive(ctx, want.UID()); err != nil {
-		return waits(pod.ReasonPrepareClaims, err)
+		return 0, waits(pod.ReasonPrepareClaims, err)
 	}
 	all, err := c.resolve(ctx, want)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, one := range all {
 		if err := c.ready(one.claim, want.UID(), one.name); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	for _, one := range all {
 		if err := c.prepare(ctx, want, one); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return len(all), nil
 }
 
 // forgive notes that a source has the pod. It waits until Run has finished its current work for the
@@ -260,7 +271,13 @@ func (c *Claims) Of(want *pod.Spec, container string) ([]pod.ClaimAllocation, er
 // Release unprepares the claims of a pod whose containers have all exited, except those that other
 // pods use. It may be repeated.
 func (c *Claims) Release(ctx context.Context, uid string) error {
-	return c.releaseAll(ctx, uid, nil)
+	if !c.Uses(uid) {
+		return nil
+	}
+	began := time.Now()
+	err := c.releaseAll(ctx, uid, nil)
+	c.handled("UnprepareResources", began, err)
+	return err
 }
 
 // releaseAll is Release as long as still returns true for the pod; nil stands for true.
@@ -337,6 +354,7 @@ func (c *Claims) forget(id string) error {
 	}
 	c.mu.Lock()
 	delete(c.claims, id)
+	delete(c.inUse, id)
 	c.mu.Unlock()
 	return c.step("forgotten")
 }

@@ -109,6 +109,11 @@ func (r record) prepared(boot string) bool {
 	return !slices.ContainsFunc(r.Drivers, func(d driverRecord) bool { return d.progress(boot) != Done })
 }
 
+// begun reports whether a driver may have prepared the claim.
+func (r record) begun() bool {
+	return slices.ContainsFunc(r.Drivers, func(d driverRecord) bool { return d.Progress != "" })
+}
+
 // devices returns the devices of all drivers.
 func (r record) devices() []pod.ClaimDevice {
 	var all []pod.ClaimDevice
@@ -171,7 +176,7 @@ func (c *Claims) load() {
 		if len(r.Pods) == 0 { // so that Sweep finds it
 			r = r.withPod("unknown", "")
 		}
-		c.claims[uid] = r
+		c.setLocked(uid, r) // nothing else uses c yet
 	}
 }
 

@@ -35,7 +35,7 @@ func (c *Claims) Register(_ context.Context, name, endpoint string, versions []s
 	if err != nil {
 		return fmt.Errorf("invalid supported gRPC versions of DRA driver plugin %s at endpoint %s: %w", name, endpoint, err)
 	}
-	next, err := dial(name, endpoint, version)
+	next, err := c.dial(name, endpoint, version)
 	if err != nil {
 		return fmt.Errorf("create gRPC connection to DRA driver %s plugin at endpoint %s: %w", name, endpoint, err)
 	}
@@ -55,7 +55,7 @@ func (c *Claims) Register(_ context.Context, name, endpoint string, versions []s
 	}
 	watching, stop := context.WithCancel(context.Background()) // Unregister ends it
 	next.stop = stop
-	c.drivers[name] = append(c.drivers[name], next)
+	c.drivers[name], c.served = append(c.drivers[name], next), true
 	c.running.Go(func() { next.watch(watching, func(connected bool) { c.connected(next, connected) }) })
 	c.cfg.Log.Info("DRA driver registered", "driver", name, "socket", endpoint, "service", version)
 	c.syncLocked(name)

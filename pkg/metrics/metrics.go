@@ -6,8 +6,9 @@
 // any moment are counted at a scrape.
 //
 // The one rule: its methods never block, and no label has text that other people chose,
-// except names of pods, whose series are removed with the pod, and of the resources of device
-// plugins, of which package device accepts a limited number.
+// except names of pods, whose series are removed with the pod, of the resources of device
+// plugins, of which package device accepts a limited number, and of DRA drivers, of which a
+// limited number get a label.
 package metrics
 
 import (
@@ -64,6 +65,7 @@ type Metrics struct {
 	groups  *prometheus.HistogramVec
 	workers workers
 	plugins plugins
+	claims  *claims
 	prober  prober
 }
 
@@ -77,6 +79,7 @@ func New(c Config) *Metrics {
 	m.lists = newLists(m.all)
 	m.workers = newWorkers(m.all)
 	m.plugins = newPlugins(m.all)
+	m.claims = newClaims(m.all)
 	m.images = histograms(m.all, "kubelet_image_pull_duration_seconds", "Duration in seconds to pull an image.",
 		[]float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}, "image_size_in_bytes")
 	m.removed = counters(m.all, "kubelet_image_garbage_collected_total",

@@ -353,6 +353,44 @@ func TestAppendixG_Runtime(t *testing.T) {
 	})
 }
 
+// The series of claims have the kubelet's names and labels. They are absent without a driver. Drivers
+// that register under ever new names do not make ever new series.
+func TestMetrics_ClaimsOfDRADrivers_AreCounted(t *testing.T) {
+	t.Parallel()
+	m := metrics.New(metrics.Config{Node: "n1"})
+	used := map[string]int(nil)
+	m.Claims(func() (int, map[string]int, bool) { return 2, used, used != nil })
+	for name := range series(t, m.Handler()) {
+		if strings.HasPrefix(name, "dra_") {
+			t.Errorf("without a driver: %s", name)
+		}
+	}
+	used = map[string]int{"gpu.test": 2, "nic.test": 1}
+	m.ClaimsHandled("PrepareResources", time.Second, nil)
+	m.ClaimsHandled("UnprepareResources", time.Second, errors.New("no"))
+	m.ClaimDriverCalled("gpu.test", "/v1.DRAPlugin/NodePrepareResources", "DeadlineExceeded", time.Second)
+	want(t, series(t, m.Handler()), map[string]float64{
+		"dra_resource_claims_in_use{driver_name=<any>}":                                                                                               2,
+		"dra_resource_claims_in_use{driver_name=gpu.test}":                                                                                            2,
+		"dra_resource_claims_in_use{driver_name=nic.test}":                                                                                            1,
+		"dra_operations_duration_seconds{is_error=false,operation_name=PrepareResources}":                                                             1,
+		"dra_operations_duration_seconds{is_error=true,operation_name=UnprepareResources}":                                                            1,
+		"dra_grpc_operations_duration_seconds{driver_name=gpu.test,grpc_status_code=DeadlineExceeded,method_name=/v1.DRAPlugin/NodePrepareResources}": 1,
+	})
+	for i := range 1000 {
+		m.ClaimDriverCalled(fmt.Sprintf("driver-%d.test", i), "/v1.DRAPlugin/NodePrepareResources", "OK", time.Second)
+	}
+	calls := 0
+	for name := range series(t, m.Handler()) {
+		if strings.HasPrefix(name, "dra_grpc_operations_duration_seconds{") {
+			calls++
+		}
+	}
+	if calls < 256 || calls > 258 {
+		t.Errorf("%d series of calls", calls)
+	}
+}
+
 // A pod with a user namespace of its own counts with its sandbox; that it could not be started
 // counts once, be it the sandbox or a container that fails.
 //
@@ -619,6 +657,9 @@ func TestAppendixG_NamesAndLabels(t *testing.T) {
 	m.Cgroup("create", time.Second)
 	m.PluginRegistered("x.com/gpu")
 	m.DevicesAllocated("x.com/gpu", time.Second)
+	m.ClaimsHandled("PrepareResources", time.Second, nil)
+	m.ClaimDriverCalled("gpu.test", "/v1.DRAPlugin/NodePrepareResources", "OK", time.Second)
+	m.Claims(func() (int, map[string]int, bool) { return 1, map[string]int{"gpu.test": 1}, true })
 	for _, method := range []string{"list", "get", "get_allocatable"} {
 		m.PodResourcesAsked("v1", method, true)
 	}
