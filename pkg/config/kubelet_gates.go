@@ -47,9 +47,10 @@ func periodGate(l leaf, all map[string]leaf) string {
 // ignoredGates names the feature gates whose values differ from nodectl's behaviour.
 func ignoredGates(l leaf) string {
 	always := []string{
-		"CPUManagerPolicyOptions", "DisableCPUQuotaWithExclusiveCPUs", "TopologyManagerPolicyOptions",
+		"CPUManagerPolicyOptions", "DisableCPUQuotaWithExclusiveCPUs", "TopologyManagerPolicyOptions", "DynamicResourceAllocation",
 		"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScaling", "InPlacePodVerticalScalingInitContainers",
 		"KubeletPodResourcesGet", "KubeletPodResourcesListUseActivePods", "NodeDeclaredFeatures", "NodeSwap", "PodLevelResources", "ResourceHealthStatus",
+		"ResourceHealthStatusMessage",
 	}
 	honoured := []string{gateMemoryQoS, gateVolumeHealth, gateCFSPeriod, gateAlphaOptions, gateBetaOptions}
 	var ignored []string

@@ -26,26 +26,6 @@ const (
 	maxRecord  = 1 << 19 // bytes of a claim's file
 )
 
-// claimName returns the name of the claim that a pod means by one of its claims; "" if the pod needs
-// none. owned says that the claim was made for the pod. The texts are the kubelet's.
-func claimName(p *v1.Pod, of *v1.PodResourceClaim) (name string, owned bool, err error) {
-	switch {
-	case of.ResourceClaimName != nil:
-		return *of.ResourceClaimName, false, nil
-	case of.ResourceClaimTemplateName != nil:
-		for _, s := range p.Status.ResourceClaimStatuses {
-			if s.Name == of.Name && s.ResourceClaimName == nil {
-				return "", true, nil
-			}
-			if s.Name == of.Name {
-				return *s.ResourceClaimName, true, nil
-			}
-		}
-		return "", false, fmt.Errorf(`pod "%s/%s": ResourceClaim not created yet`, p.Namespace, p.Name)
-	}
-	return "", false, fmt.Errorf(`pod "%s/%s", spec.resourceClaim %q: none of the supported fields are set`, p.Namespace, p.Name, of.Name)
-}
-
 // checkClaim returns an error for a claim that the pod must not use, or that is not allocated. The
 // texts are the kubelet's, as far as it checks the same.
 func checkClaim(p *v1.Pod, name string, owned bool, claim *resourcev1.ResourceClaim) error {
@@ -135,8 +115,8 @@ func devicesOf(driver string, list []*drapb.Device) ([]pod.ClaimDevice, error) {
 			return nil, fmt.Errorf("a device has %d CDI devices and %d requests, more than %d", len(d.GetCdiDeviceIds()), len(d.GetRequestNames()), maxDevices)
 		}
 		for _, text := range texts {
-			if len(text) > maxText || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-				return nil, fmt.Errorf("%.80q is not the name of a pool, a device or a request", text)
+			if err := checkText(text); err != nil {
+				return nil, err
 			}
 		}
 		for _, name := range d.GetCdiDeviceIds() {
@@ -149,6 +129,14 @@ func devicesOf(driver string, list []*drapb.Device) ([]pod.ClaimDevice, error) {
 		})
 	}
 	return all, nil
+}
+
+// checkText returns an error for a text that cannot be the name of a pool, a device or a request.
+func checkText(text string) error {
+	if len(text) > maxText || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return fmt.Errorf("%.80q is not the name of a pool, a device or a request", text)
+	}
+	return nil
 }
 
 // serviceOf returns the gRPC service by which a driver is called: the first of its list that this

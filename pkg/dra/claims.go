@@ -56,16 +56,18 @@ type API interface {
 // Claims are the DRA drivers of this node, and the claims that they prepare. Many goroutines may use
 // it.
 type Claims struct {
-	cfg     Config
-	boot    string
-	cluster Cluster // set before Run, Prepare and Register
-	locks   locks
-	running sync.WaitGroup
-	changed chan struct{} // cap 1: Changed
-	due     chan struct{} // cap 1: slices may be due
-	undone  chan struct{} // cap 1: Run has something to unprepare
+	cfg      Config
+	boot     string
+	cluster  Cluster // set before Run, Prepare and Register
+	locks    locks
+	running  sync.WaitGroup
+	changed  chan struct{} // cap 1: Changed
+	reported chan struct{} // cap 1: HealthChanged
+	due      chan struct{} // cap 1: slices may be due
+	undone   chan struct{} // cap 1: Run has something to unprepare
 	// cut stops an operation at a point, as a kill of the agent would; nil except in tests.
-	cut func(point string) error
+	cut  func(point string) error
+	pace pace
 
 	mu      sync.Mutex
 	drivers map[string][]*driver // by name, the newest last
@@ -79,7 +81,7 @@ type Claims struct {
 // New returns Claims. It reads the claims that an earlier agent has prepared.
 func New(cfg Config) *Claims {
 	c := &Claims{
-		cfg: cfg, boot: bootID(), changed: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1),
+		cfg: cfg, boot: bootID(), changed: make(chan struct{}, 1), reported: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1), pace: usualPace,
 		drivers: make(map[string][]*driver), claims: make(map[string]record), inUse: make(map[string]bool),
 		left: make(map[string]leftover), wipes: make(map[string]*wipe),
 	}
@@ -106,6 +108,9 @@ var (
 
 // Changed receives a value after a driver has registered.
 func (c *Claims) Changed() <-chan struct{} { return c.changed }
+
+// HealthChanged receives a value after the results of Health have changed.
+func (c *Claims) HealthChanged() <-chan struct{} { return c.reported }
 
 // Uses reports whether the pod may have claims that have to be unprepared.
 func (c *Claims) Uses(uid string) bool { return len(c.claimsOf(uid)) > 0 }

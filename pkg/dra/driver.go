@@ -36,12 +36,14 @@ type driver struct {
 	name, socket string
 	conn         *grpc.ClientConn
 	api          service
-	stop         context.CancelFunc // of its watch
+	stop         context.CancelFunc // of its watches
 
 	// Guarded by Claims.mu.
 	connected bool
 	calls     int  // that use the connection
 	closed    bool // no call may begin
+	health    map[pod.DeviceName]reported
+	expiry    *time.Timer // when the first report in health expires; nil: it has not been set
 }
 
 // service has the calls of each version of the interface, in the form of the newest version.

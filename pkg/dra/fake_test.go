@@ -17,6 +17,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	drabeta "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 	"k8s.io/utils/ptr"
@@ -29,7 +30,10 @@ const driverName = "gpu.test"
 // fake is a DRA driver on a socket. It counts its calls, and knows which claims it has prepared.
 type fake struct {
 	drapb.UnimplementedDRAPluginServer
+	drahealth.UnimplementedDRAResourceHealthServer
 	name string
+	// reports go to the stream of the health of devices. nil: the driver does not have the service.
+	reports chan report
 
 	mu       sync.Mutex
 	before   func(call, uid string) error // of each call; may be nil
@@ -52,6 +56,9 @@ func (f *fake) serve(t *testing.T, socket string) (stop func()) {
 	server := grpc.NewServer()
 	drapb.RegisterDRAPluginServer(server, f)
 	drabeta.RegisterDRAPluginServer(server, drabeta.V1ServerWrapper{DRAPluginServer: f})
+	if f.reports != nil {
+		drahealth.RegisterDRAResourceHealthServer(server, f)
+	}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) })
 	stop = sync.OnceFunc(func() { server.Stop(); serving.Wait() })
@@ -112,6 +119,29 @@ func (f *fake) NodeUnprepareResources(_ context.Context, q *drapb.NodeUnprepareR
 		return undone(q), nil
 	}
 	return r, nil
+}
+
+// report is one message of the stream, or its end.
+type report struct {
+	list []*drahealth.DeviceHealth
+	end  error
+}
+
+// NodeWatchResources sends the reports of the test.
+func (f *fake) NodeWatchResources(_ *drahealth.NodeWatchResourcesRequest, stream drahealth.DRAResourceHealth_NodeWatchResourcesServer) error {
+	for {
+		select {
+		case r := <-f.reports:
+			if r.end != nil {
+				return r.end
+			}
+			if err := stream.Send(&drahealth.NodeWatchResourcesResponse{Devices: r.list}); err != nil {
+				return err
+			}
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
 }
 
 // set changes the behaviour of the driver.

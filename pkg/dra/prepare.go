@@ -95,7 +95,7 @@ func (c *Claims) resolve(ctx context.Context, want *pod.Spec) ([]request, error)
 		if r, known := c.find(want.UID(), of.Name); known && r.prepared(c.boot) {
 			continue
 		}
-		name, owned, err := claimName(want.Pod, of)
+		name, owned, err := pod.ClaimName(want.Pod, of)
 		if err != nil {
 			return nil, waits(pod.ReasonWaitsForClaim, err)
 		}
@@ -257,7 +257,7 @@ func (c *Claims) Of(want *pod.Spec, container string) ([]pod.ClaimAllocation, er
 		}
 		r, known := c.find(want.UID(), of.Name)
 		if !known || !r.prepared(c.boot) {
-			name, _, err := claimName(want.Pod, of)
+			name, _, err := pod.ClaimName(want.Pod, of)
 			if err == nil && name == "" {
 				continue
 			}

@@ -57,6 +57,7 @@ func (c *Claims) Register(_ context.Context, name, endpoint string, versions []s
 	next.stop = stop
 	c.drivers[name], c.served = append(c.drivers[name], next), true
 	c.running.Go(func() { next.watch(watching, func(connected bool) { c.connected(next, connected) }) })
+	c.running.Go(func() { c.watchHealth(watching, next) })
 	c.cfg.Log.Info("DRA driver registered", "driver", name, "socket", endpoint, "service", version)
 	c.syncLocked(name)
 	wake(c.changed)
@@ -86,6 +87,7 @@ func (c *Claims) Unregister(name, endpoint string) {
 		return
 	}
 	d := c.drivers[name][i]
+	c.setHealthLocked(d, nil)
 	if c.drivers[name] = slices.Delete(slices.Clone(c.drivers[name]), i, i+1); len(c.drivers[name]) == 0 {
 		delete(c.drivers, name)
 	}

@@ -12,6 +12,19 @@ import (
 // errNoDrivers says why a pod with ResourceClaims waits on a node that cannot prepare any.
 var errNoDrivers = errors.New("prepare dynamic resources: this agent serves no DRA drivers: it does not run as root")
 
+// handleHealth has the workers of pods with claims report the health of their devices. It does not have them
+// try again: a driver may report as often as it likes.
+func (l *loop) handleHealth() {
+	if !l.start.dispatching() {
+		return
+	}
+	for _, e := range l.pods {
+		if e.updates != nil && e.want != nil && pod.HasClaims(e.want.Pod) {
+			l.queueUpdate(e, false)
+		}
+	}
+}
+
 // adoptClaims passes on which claims the containers of a census have. After the first census it passes
 // on only those of orphaned pods, as adoptDevices.
 func (l *loop) adoptClaims(c census) {

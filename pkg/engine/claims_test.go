@@ -18,17 +18,21 @@ import (
 // desk is a fake of Claims: one claim, which its driver prepares while it is there.
 type desk struct {
 	changed chan struct{}
+	sick    chan struct{}
 	busy    func() bool // something of the pod runs
 
 	mu       sync.Mutex
 	there    bool
 	hangs    bool // calls end with their context
 	prepared bool
+	health   pod.DeviceHealth // of the device
 	log      []string
 	adopted  []pod.ClaimHolder
 }
 
 func (d *desk) Changed() <-chan struct{} { return d.changed }
+
+func (d *desk) HealthChanged() <-chan struct{} { return d.sick }
 
 // plug has the driver register, or go away.
 func (d *desk) plug(there bool) {
@@ -65,6 +69,26 @@ func (d *desk) Prepare(ctx context.Context, _ *pod.Spec) error {
 
 func (d *desk) Of(_ *pod.Spec, container string) ([]pod.ClaimAllocation, error) {
 	return []pod.ClaimAllocation{{Namespace: "default", Name: "gpu", UID: "uid-gpu", Devices: []pod.ClaimDevice{{Driver: "x.test", CDI: []string{"x.test/gpu=" + container}}}}}, nil
+}
+
+func (d *desk) Health(string) map[string]map[pod.DeviceName]pod.DeviceHealth {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.prepared {
+		return nil
+	}
+	if d.health.Status == "" {
+		return map[string]map[pod.DeviceName]pod.DeviceHealth{"uid-gpu": nil}
+	}
+	return map[string]map[pod.DeviceName]pod.DeviceHealth{"uid-gpu": {{Driver: "x.test"}: d.health}}
+}
+
+// say has the driver report the health of the device.
+func (d *desk) say(health v1.ResourceHealthStatus) {
+	d.mu.Lock()
+	d.health.Status = health
+	d.mu.Unlock()
+	d.sick <- struct{}{}
 }
 
 func (d *desk) Uses(string) bool {
@@ -109,7 +133,7 @@ func (d *desk) calls() string {
 
 // newDesk returns a desk that the next agents of the machine have.
 func newDesk(m *machine, there bool) *desk {
-	d := &desk{changed: make(chan struct{}, 1), there: there, busy: func() bool { return strings.Contains(m.rt.State(), "running") }}
+	d := &desk{changed: make(chan struct{}, 1), sick: make(chan struct{}, 1), there: there, busy: func() bool { return strings.Contains(m.rt.State(), "running") }}
 	m.alter = func(c *Config) { c.Claims = d }
 	return d
 }
@@ -177,6 +201,38 @@ func TestClaims_PodTerminates_StatusFollowsTheDriver(t *testing.T) {
 		if got := m.phase("app"); got != "Succeeded" || d.calls() != "prepare unprepare" {
 			t.Errorf("with the driver: %s, calls %s", got, d.calls())
 		}
+	})
+}
+
+// The status of a container follows the health of its devices, and has none once the claim is unprepared.
+func TestClaims_DriverReportsHealth_StatusFollows(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		d := newDesk(m, true)
+		m.exits(time.Hour, 0)
+		m.src.set(ofAPI("app", usesClaim, policy(v1.RestartPolicyNever)))
+		m.arrive()
+		m.pass(time.Second)
+		shown := func(want string) {
+			t.Helper()
+			got := ""
+			for _, r := range m.statusOf("app").ContainerStatuses[0].AllocatedResourcesStatus {
+				got += string(r.Name) + " " + string(r.Resources[0].ResourceID) + " " + string(r.Resources[0].Health)
+			}
+			if got != want {
+				t.Errorf("the status has %q, want %q", got, want)
+			}
+		}
+		shown("claim:gpu x.test/gpu=app Unknown")
+		for _, health := range []v1.ResourceHealthStatus{v1.ResourceHealthStatusHealthy, v1.ResourceHealthStatusUnhealthy} {
+			d.say(health)
+			m.pass(time.Second)
+			shown("claim:gpu x.test/gpu=app " + string(health))
+		}
+		m.pass(2 * time.Hour)
+		if got := m.phase("app"); got != "Succeeded" {
+			t.Errorf("the pod is %s", got)
+		}
+		shown("")
 	})
 }
 

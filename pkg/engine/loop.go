@@ -83,6 +83,7 @@ type inputs struct {
 	pressures  chan []v1.NodeConditionType
 	devices    <-chan struct{} // Devices.Changed; nil: there are none
 	claims     <-chan struct{} // Claims.Changed; nil: there are none
+	health     <-chan struct{} // Claims.HealthChanged; nil: there are none
 }
 
 // ids are the last numbers assigned; they only rise.
@@ -200,7 +201,7 @@ func (e *Engine) newLoop(serves bool) *loop {
 		l.in.devices = e.cfg.Devices.Changed()
 	}
 	if e.cfg.Claims != nil {
-		l.in.claims = e.cfg.Claims.Changed()
+		l.in.claims, l.in.health = e.cfg.Claims.Changed(), e.cfg.Claims.HealthChanged()
 	}
 	l.env = newWorkerEnv(e.cfg, l.in.reports)
 	recorder := l.env.recorder
@@ -256,6 +257,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.handleDevices(ctx)
 		case <-l.in.claims:
 			l.handleDevices(ctx)
+		case <-l.in.health:
+			l.handleHealth()
 		case now := <-l.in.pressures:
 			l.handlePressure(ctx, now)
 		case <-layersLate.C:

@@ -197,6 +197,9 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		Terminating: v.Want == nil || deleting(v.Want),
 	}
 	notes.Unhealthy = w.unhealthyDevices(v.Have)
+	if w.env.claims != nil {
+		notes.Claims = w.env.claims.Health(v.Have.UID)
+	}
 	if v.Want != nil {
 		notes.Allocated, notes.ResizeError = v.Want.Pod.Spec.Resources, w.lowered.err
 	}

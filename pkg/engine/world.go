@@ -133,6 +133,8 @@ type Devices interface {
 type Claims interface {
 	// Changed is readable after a driver has registered.
 	Changed() <-chan struct{}
+	// HealthChanged is readable after results of Health have changed.
+	HealthChanged() <-chan struct{}
 	// Adopt adds pods whose containers have devices of claims already.
 	Adopt(holders []pod.ClaimHolder)
 	// Prepare prepares all claims of a pod that is about to start. It may take as long as its
@@ -140,6 +142,8 @@ type Claims interface {
 	Prepare(ctx context.Context, want *pod.Spec) error
 	// Of returns the devices that a container gets, after Prepare.
 	Of(want *pod.Spec, container string) ([]pod.ClaimAllocation, error)
+	// Health returns the known health of the devices of a pod's prepared claims, by UID of the claim.
+	Health(uid string) map[string]map[pod.DeviceName]pod.DeviceHealth
 	// Uses reports whether the pod may have claims to release.
 	Uses(uid string) bool
 	// Release unprepares the claims of a pod of which nothing runs, except those that other pods

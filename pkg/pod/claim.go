@@ -1,6 +1,10 @@
 package pod
 
-import v1 "k8s.io/api/core/v1"
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+)
 
 const (
 	// ReasonWaitsForClaim is the reason of a pod that waits for a ResourceClaim: it does not exist,
@@ -31,6 +35,18 @@ type ClaimDevice struct {
 	CDI      []string `json:"cdi,omitempty"`      // qualified names
 }
 
+// DeviceName names a device of a DRA driver.
+type DeviceName struct{ Driver, Pool, Device string }
+
+// Name returns the name of the device.
+func (d ClaimDevice) Name() DeviceName { return DeviceName{d.Driver, d.Pool, d.Device} }
+
+// DeviceHealth is the health of a device, as its driver reports it.
+type DeviceHealth struct {
+	Status  v1.ResourceHealthStatus
+	Message string
+}
+
 // ClaimHolder is a pod whose containers have devices of claims.
 type ClaimHolder struct {
 	Key
@@ -40,3 +56,23 @@ type ClaimHolder struct {
 
 // HasClaims reports whether the pod names ResourceClaims.
 func HasClaims(p *v1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 }
+
+// ClaimName returns the name of the ResourceClaim that a pod means by one of its claims; "" if the pod
+// needs none. owned says that the claim was made for the pod. The texts are the kubelet's.
+func ClaimName(p *v1.Pod, of *v1.PodResourceClaim) (name string, owned bool, err error) {
+	switch {
+	case of.ResourceClaimName != nil:
+		return *of.ResourceClaimName, false, nil
+	case of.ResourceClaimTemplateName != nil:
+		for _, s := range p.Status.ResourceClaimStatuses {
+			if s.Name == of.Name && s.ResourceClaimName == nil {
+				return "", true, nil
+			}
+			if s.Name == of.Name {
+				return *s.ResourceClaimName, true, nil
+			}
+		}
+		return "", false, fmt.Errorf(`pod "%s/%s": ResourceClaim not created yet`, p.Namespace, p.Name)
+	}
+	return "", false, fmt.Errorf(`pod "%s/%s", spec.resourceClaim %q: none of the supported fields are set`, p.Namespace, p.Name, of.Name)
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
@@ -41,7 +42,7 @@ func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 	switch {
 	case ok:
 		b.fromContainer(&st, c, r)
-		st.AllocatedResourcesStatus = b.devices(r)
+		st.AllocatedResourcesStatus = append(b.devices(r), b.claims(c, r)...)
 	case b.removedToRestart(&st):
 	case b.old[c.Name].State.Terminated != nil:
 		keepEnd(&st, b.old[c.Name]) // C-1.26.4
@@ -181,6 +182,63 @@ func (b *build) devices(r pod.Container) (all []v1.ResourceStatus) {
 		all = append(all, one)
 	}
 	return all
+}
+
+// claims returns the devices of a container's ResourceClaims with their health, by the entries of its
+// resources.claims. Claims that the drivers have unprepared are left out.
+func (b *build) claims(c *v1.Container, r pod.Container) (all []v1.ResourceStatus) {
+	for _, entry := range c.Resources.Claims {
+		for i := range b.want.Pod.Spec.ResourceClaims {
+			of := &b.want.Pod.Spec.ResourceClaims[i]
+			name, _, err := pod.ClaimName(b.want.Pod, of)
+			if of.Name != entry.Name || err != nil {
+				continue
+			}
+			for _, a := range r.Claims {
+				if one := b.claim(entry, a); a.Name == name && len(one.Resources) > 0 {
+					all = append(all, one)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// claim returns the devices of one claim that a container has by an entry of its resources.claims. A
+// device whose health its driver does not report is Unknown.
+func (b *build) claim(entry v1.ResourceClaim, a pod.ClaimAllocation) v1.ResourceStatus {
+	one := v1.ResourceStatus{Name: v1.ResourceName("claim:" + entry.Name)}
+	if entry.Request != "" {
+		one.Name += v1.ResourceName("/" + entry.Request)
+	}
+	health, prepared := b.notes.Claims[a.UID]
+	if !prepared {
+		return one
+	}
+	request, _, _ := strings.Cut(entry.Request, "/") // the subrequest was the scheduler's choice
+	shown := make(map[v1.ResourceID]bool)
+	for _, d := range a.Devices {
+		if request != "" && len(d.Requests) > 0 && !slices.Contains(d.Requests, request) {
+			continue
+		}
+		id := v1.ResourceID(d.Driver + "/" + d.Pool + "/" + d.Device)
+		if len(d.CDI) > 0 {
+			id = v1.ResourceID(d.CDI[0])
+		}
+		if shown[id] {
+			continue
+		}
+		shown[id] = true
+		is := v1.ResourceHealth{ResourceID: id, Health: v1.ResourceHealthStatusUnknown}
+		if h, known := health[d.Name()]; known {
+			is.Health = h.Status
+			if h.Message != "" {
+				is.Message = &h.Message
+			}
+		}
+		one.Resources = append(one.Resources, is)
+	}
+	return one
 }
 
 // mountsOf returns the mounts of a container, created or not (C-1.26). mode gives the

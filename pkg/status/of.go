@@ -42,6 +42,9 @@ type Notes struct {
 	// Unhealthy holds the devices of the pod's containers that are not healthy, by extended
 	// resource and ID.
 	Unhealthy map[string]map[string]bool
+	// Claims holds the known health of the devices of the pod's ResourceClaims, by UID of the claim. It
+	// has each claim that drivers have prepared.
+	Claims map[string]map[pod.DeviceName]pod.DeviceHealth
 	// Waits says which pod this one waits for before it starts; "" when none.
 	Waits string
 	// ResizeReason and ResizeMessage say why the pod does not get the resources that its spec

@@ -15,6 +15,8 @@ type shelf struct{}
 
 func (shelf) Changed() <-chan struct{} { return nil }
 
+func (shelf) HealthChanged() <-chan struct{} { return nil }
+
 func (shelf) Adopt([]pod.ClaimHolder) {}
 
 func (shelf) Prepare(context.Context, *pod.Spec) error { return nil }
@@ -43,6 +45,8 @@ func (shelf) Of(want *pod.Spec, container string) (all []pod.ClaimAllocation, _ 
 	}
 	return all, nil
 }
+
+func (shelf) Health(string) map[string]map[pod.DeviceName]pod.DeviceHealth { return nil }
 
 func (shelf) Uses(string) bool { return false }
 
