@@ -48,6 +48,7 @@ func periodGate(l leaf, all map[string]leaf) string {
 func ignoredGates(l leaf) string {
 	always := []string{
 		"CPUManagerPolicyOptions", "DisableCPUQuotaWithExclusiveCPUs", "TopologyManagerPolicyOptions", "DynamicResourceAllocation",
+		"DRAExtendedResource",
 		"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScaling", "InPlacePodVerticalScalingInitContainers",
 		"KubeletPodResourcesGet", "KubeletPodResourcesListUseActivePods", "NodeDeclaredFeatures", "NodeSwap", "PodLevelResources", "ResourceHealthStatus",
 		"ResourceHealthStatusMessage",

@@ -92,7 +92,7 @@ func TestChoose_AnySequence_NeverSharesADevice(t *testing.T) {
 				have = restored(have)
 				mine = have.of(uid, want.Key)
 			}
-			number := pod.DeviceRequests(&want.Pod.Spec.Containers[0])["x.com/gpu"]
+			number := pod.DeviceRequests(want.Pod, &want.Pod.Spec.Containers[0])["x.com/gpu"]
 			held, _ := find(mine.containers[name], "x.com/gpu")
 			if len(held.Devices) != number {
 				mine.drop(name, func(string) bool { return true })

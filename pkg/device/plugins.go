@@ -217,7 +217,7 @@ func (p *Plugins) Allocate(ctx context.Context, q pod.DeviceRequest) ([]pod.Devi
 	if c == nil {
 		return nil, nil
 	}
-	requests := pod.DeviceRequests(c)
+	requests := pod.DeviceRequests(q.Want.Pod, c)
 	p.dropOthers(q, requests)
 	var all []pod.DeviceAllocation
 	for _, name := range slices.Sorted(maps.Keys(requests)) {

@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	drabeta "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 	"k8s.io/utils/ptr"
@@ -137,6 +138,53 @@ func TestPrepare_ClaimOfATemplate_IsFoundByTheStatusOfThePod(t *testing.T) {
 	all, err := c.Of(p, "app")
 	if err != nil || len(all) != 1 || all[0].Name != claim.Name {
 		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// The claim that the scheduler has made for a pod's extended resources is prepared and unprepared as others
+// are. Each container gets the devices of the requests that are mapped to it, also from the next agent.
+func TestPrepare_ExtendedResources_ContainersGetTheirDevices(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	c, f := m.agent(), newFake()
+	m.plug(c, f)
+	claim := m.claim("pod-u1-extended-x7", []string{driverName})
+	p := podOf("u1")
+	one := v1.ResourceList{"x.com/gpu": resource.MustParse("1")}
+	wants := v1.ResourceRequirements{Requests: one, Limits: one}
+	p.Pod.Spec.InitContainers = []v1.Container{{Name: "init", Resources: wants}}
+	p.Pod.Spec.Containers = []v1.Container{{Name: "app", Resources: wants}, {Name: "side"}}
+	p.Pod.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{ResourceClaimName: claim.Name, RequestMappings: []v1.ContainerExtendedResourceRequest{
+		{ContainerName: "init", ResourceName: "x.com/gpu", RequestName: "small"},
+		{ContainerName: "app", ResourceName: "x.com/gpu", RequestName: "big"},
+		{ContainerName: "side", ResourceName: "x.com/gpu", RequestName: "big"},
+	}}
+	if of, text := reason(c.Prepare(t.Context(), p)); of != pod.ReasonWaitsForClaim || !strings.Contains(text, "is not allowed to use ResourceClaim") {
+		t.Errorf("a claim of another pod: %s: %s", of, text)
+	}
+	if _, err := c.Of(p, "app"); err == nil {
+		t.Error("a container gets devices of a claim that is not prepared")
+	}
+	m.claim(claim.Name, []string{driverName}, "u1")
+	prepare(t, c, p)
+	next := m.agent()
+	prepare(t, next, p)
+	for container, want := range map[string]string{"init": "gpu-1", "app": "gpu-0", "side": ""} {
+		all, err := next.Of(p, container)
+		got := ""
+		for _, a := range all {
+			for _, d := range a.Devices {
+				got += d.Device
+			}
+		}
+		if err != nil || got != want {
+			t.Errorf("%s gets %q, %v; want %q", container, got, err, want)
+		}
+	}
+	m.register(next, driverName)
+	release(t, next, "u1")
+	if got := f.called(); !slices.Equal(got, []string{"prepare uid-" + claim.Name, "unprepare uid-" + claim.Name}) || len(m.left()) > 0 {
+		t.Errorf("calls %v, left %v", got, m.left())
 	}
 }
 

@@ -90,8 +90,9 @@ func waits(reason string, err error) error {
 // prepared.
 func (c *Claims) resolve(ctx context.Context, want *pod.Spec) ([]request, error) {
 	var all []request
-	for i := range want.Pod.Spec.ResourceClaims {
-		of := &want.Pod.Spec.ResourceClaims[i]
+	used := pod.ClaimsOf(want.Pod)
+	for i := range used {
+		of := &used[i]
 		if r, known := c.find(want.UID(), of.Name); known && r.prepared(c.boot) {
 			continue
 		}
@@ -244,13 +245,10 @@ func (c *Claims) Of(want *pod.Spec, container string) ([]pod.ClaimAllocation, er
 	if is == nil {
 		return nil, nil
 	}
-	requests := make(map[string][]string)
-	for _, r := range is.Resources.Claims {
-		requests[r.Name] = append(requests[r.Name], r.Request)
-	}
+	requests, used := pod.ClaimRequests(want.Pod, is), pod.ClaimsOf(want.Pod)
 	var all []pod.ClaimAllocation
-	for i := range want.Pod.Spec.ResourceClaims {
-		of := &want.Pod.Spec.ResourceClaims[i]
+	for i := range used {
+		of := &used[i]
 		names, asked := requests[of.Name]
 		if !asked {
 			continue

@@ -204,6 +204,43 @@ func TestClaims_PodTerminates_StatusFollowsTheDriver(t *testing.T) {
 	})
 }
 
+// A pod whose extended resource a claim provides starts without a device plugin, and waits for its driver.
+func TestClaims_ExtendedResource_NeedsNoDevicePlugin(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		p := newPlugin(m, false)
+		withPlugin := m.alter
+		d := newDesk(m, false)
+		withDesk := m.alter
+		m.alter = func(c *Config) { withPlugin(c); withDesk(c) }
+		backed := func(p *v1.Pod) {
+			p.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{ResourceClaimName: "gpu", RequestMappings: []v1.ContainerExtendedResourceRequest{
+				{ContainerName: "app", ResourceName: "x.com/gpu", RequestName: "container-0-request-0"},
+			}}
+		}
+		m.src.set(ofAPI("app", usesGPU, backed))
+		m.arrive()
+		m.pass(30 * time.Second)
+		if w := m.statusOf("app").ContainerStatuses[0].State.Waiting; w == nil || !strings.HasPrefix(w.Message, "WaitsForResourceDriver") {
+			t.Errorf("waiting: %+v", w)
+		}
+		d.plug(true)
+		m.pass(time.Second)
+		m.expect("app", "Running", true)
+		p.mu.Lock()
+		if len(p.asked) > 0 {
+			t.Errorf("the plugin is asked for %+v", p.asked)
+		}
+		p.mu.Unlock()
+		m.src.set(ofAPI("app", usesGPU, backed, func(p *v1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now()}, new(int64(30))
+		}))
+		m.pass(time.Minute)
+		if d.calls() != "prepare unprepare" {
+			t.Errorf("calls %s", d.calls())
+		}
+	})
+}
+
 // The status of a container follows the health of its devices, and has none once the claim is unprepared.
 func TestClaims_DriverReportsHealth_StatusFollows(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {

@@ -94,7 +94,7 @@ func devicesOf(have pod.Actual, rec pod.Record) map[string][]pod.DeviceAllocatio
 func (w *worker) allocateDevices(ctx context.Context, v plan.View, container string) (all []pod.DeviceAllocation, err error) {
 	c, _ := v.Want.Container(container)
 	had := devicesOf(v.Have, w.rec.Record)
-	if w.env.devices == nil || c == nil || len(pod.DeviceRequests(c)) == 0 && len(had[container]) == 0 {
+	if w.env.devices == nil || c == nil || len(pod.DeviceRequests(v.Want.Pod, c)) == 0 && len(had[container]) == 0 {
 		return nil, nil
 	}
 	before, was := v.Have.Containers[container]
@@ -147,7 +147,7 @@ func (w *worker) keepDevices(v plan.View, terminated bool) {
 	if !terminated {
 		for _, list := range [][]v1.Container{v.Want.Pod.Spec.InitContainers, v.Want.Pod.Spec.Containers} {
 			for i := range list {
-				if len(pod.DeviceRequests(&list[i])) > 0 {
+				if len(pod.DeviceRequests(v.Want.Pod, &list[i])) > 0 {
 					keep[list[i].Name] = true
 				}
 			}

@@ -100,7 +100,7 @@ func (w *worker) read(u podUpdate) (changed bool) {
 			return t.Reason == pod.ReasonWaitsForDevices || t.Reason == pod.ReasonUnexpectedAdmission || claims(t)
 		})
 	}
-	if changed && u.want != nil && w.update.want != nil && !equality.Semantic.DeepEqual(u.want.Pod.Status.ResourceClaimStatuses, w.update.want.Pod.Status.ResourceClaimStatuses) {
+	if changed && u.want != nil && w.update.want != nil && !sameClaims(&u.want.Pod.Status, &w.update.want.Pod.Status) {
 		maps.DeleteFunc(w.trouble.of, func(_ string, t pod.Trouble) bool { return claims(t) }) // the cluster has made a claim for the pod
 	}
 	changed = !onlyOtherData(u.want, w.update.want) || u.halt != w.update.halt
@@ -129,4 +129,10 @@ func (w *worker) failed() time.Duration {
 // retryDelay is 200 ms, doubling to 10 s.
 func retryDelay(failures int) time.Duration {
 	return backoff.After(failures, 200*time.Millisecond, 10*time.Second)
+}
+
+// sameClaims reports whether two statuses name the same claims that the cluster has made for a pod.
+func sameClaims(a, b *v1.PodStatus) bool {
+	return equality.Semantic.DeepEqual(a.ResourceClaimStatuses, b.ResourceClaimStatuses) &&
+		equality.Semantic.DeepEqual(a.ExtendedResourceClaimStatus, b.ExtendedResourceClaimStatus)
 }

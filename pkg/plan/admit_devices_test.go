@@ -49,3 +49,41 @@ func TestAdmit_ExtendedResources_WaitOrAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A pod whose extended resource a ResourceClaim provides needs no device plugin, and takes none of a
+// plugin's devices. A container whose resource is not mapped to the claim waits for the plugin.
+func TestAdmit_ResourceOfAClaim_NeedsNoPlugin(t *testing.T) {
+	t.Parallel()
+	const one = "containers: [{name: c, image: i, resources: {limits: {x.com/gpu: 1, cpu: 1}, requests: {x.com/gpu: 1, cpu: 1}}}]"
+	backed := func(name, container string) *pod.Spec {
+		s := sized(t, name, "api", one)
+		s.Pod.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{ResourceClaimName: "x", RequestMappings: []v1.ContainerExtendedResourceRequest{
+			{ContainerName: container, ResourceName: "x.com/gpu", RequestName: "container-0-request-0"},
+		}}
+		return s
+	}
+	none := plan.Node{Devices: map[v1.ResourceName]pod.DeviceSupply{}, Allocatable: amounts("cpu", "2")}
+	if ok, refused := plan.Admit([]*pod.Spec{backed("a", "c"), backed("b", "c")}, nil, none); len(ok) != 2 {
+		t.Errorf("without a plugin: %+v", refused)
+	}
+	if ok, refused := plan.Admit([]*pod.Spec{backed("a", "c"), backed("b", "c"), backed("d", "c")}, nil, none); len(ok) != 2 || refused[0].Reason != "OutOfcpu" {
+		t.Errorf("its other resources: %+v", refused)
+	}
+	if ok, refused := plan.Admit([]*pod.Spec{backed("a", "other")}, nil, none); len(ok) != 0 || refused[0].Reason != pod.ReasonWaitsForDevices {
+		t.Errorf("not mapped: %+v", refused)
+	}
+	class := sized(t, "a", "api", "containers: [{name: c, image: i, resources: {limits: {deviceclass.resource.kubernetes.io/fast: 1}, requests: {deviceclass.resource.kubernetes.io/fast: 1}}}]")
+	if ok, refused := plan.Admit([]*pod.Spec{class}, nil, none); len(ok) != 0 || refused[0].Reason != pod.ReasonWaitsForDevices {
+		t.Errorf("of a DeviceClass, without a claim: %+v", refused)
+	}
+	class.Pod.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{ResourceClaimName: "x", RequestMappings: []v1.ContainerExtendedResourceRequest{
+		{ContainerName: "c", ResourceName: "deviceclass.resource.kubernetes.io/fast", RequestName: "container-0-request-0"},
+	}}
+	if ok, refused := plan.Admit([]*pod.Spec{class}, nil, none); len(ok) != 1 {
+		t.Errorf("of a DeviceClass: %+v", refused)
+	}
+	last := plan.Node{Devices: map[v1.ResourceName]pod.DeviceSupply{"x.com/gpu": {Registered: true, Healthy: 1, Usable: 1}}}
+	if ok, refused := plan.Admit([]*pod.Spec{sized(t, "b", "api", one)}, []*pod.Spec{backed("a", "c")}, last); len(ok) != 1 {
+		t.Errorf("it takes a device of the plugin: %+v", refused)
+	}
+}

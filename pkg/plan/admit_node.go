@@ -116,7 +116,7 @@ func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 	}
 	requests := a.requests(spec.Pod)
 	for _, name := range slices.SortedFunc(maps.Keys(requests), fitOrder) {
-		if pod.ExtendedResource(name) {
+		if pod.DeviceResource(name) {
 			continue // see devices
 		}
 		asked, used, capacity := requests[name], a.used[name], a.node.Allocatable[name]
@@ -140,7 +140,7 @@ func (a *admission) devices(spec *pod.Spec) (reason, detail string) {
 	requests := Requests(spec.Pod)
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		asked, used, offered := requests[name], a.used[name], a.node.Devices[name]
-		if !pod.ExtendedResource(name) || asked.Sign() <= 0 {
+		if !pod.DeviceResource(name) || asked.Sign() <= 0 {
 			continue
 		}
 		free := max(int64(offered.Usable)-used.Value(), 0)
@@ -184,9 +184,9 @@ func fitOrder(x, y v1.ResourceName) int {
 	return cmp.Or(cmp.Compare(rank(x), rank(y)), cmp.Compare(x, y))
 }
 
-// Requests returns the total requests of a pod.
+// Requests returns the total requests of a pod, without resources that a ResourceClaim provides.
 func Requests(p *v1.Pod) v1.ResourceList {
-	return resource.PodRequests(p, resource.PodResourcesOptions{})
+	return resource.PodRequests(pod.WithoutClaimed(p), resource.PodResourcesOptions{})
 }
 
 // requests returns a pod's requests for the resources that this node limits.
@@ -197,7 +197,7 @@ func (a *admission) requests(p *v1.Pod) v1.ResourceList {
 	}
 	list := Requests(p)
 	maps.DeleteFunc(list, func(name v1.ResourceName, _ quantity.Quantity) bool {
-		if pod.ExtendedResource(name) {
+		if pod.DeviceResource(name) {
 			return !devices
 		}
 		if len(a.node.Allocatable) == 0 {

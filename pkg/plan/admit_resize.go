@@ -90,7 +90,7 @@ func (e *Edits) FitResize(updated, current *pod.Spec) (reason, message string) {
 
 // capacity returns the total of a resource that pods may request.
 func (a *admission) capacity(name v1.ResourceName) quantity.Quantity {
-	if pod.ExtendedResource(name) {
+	if pod.DeviceResource(name) {
 		return *quantity.NewQuantity(int64(a.node.Devices[name].Usable), quantity.DecimalSI)
 	}
 	return a.node.Allocatable[name]

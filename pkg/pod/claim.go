@@ -2,8 +2,11 @@ package pod
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 const (
@@ -54,14 +57,74 @@ type ClaimHolder struct {
 	Claims []ClaimAllocation
 }
 
-// HasClaims reports whether the pod names ResourceClaims.
-func HasClaims(p *v1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 }
+// extendedClaim is the name of the claim in ClaimsOf that the scheduler has made for extended resources. No
+// claim in a pod's spec can have it.
+const extendedClaim = "<extended resources>"
+
+// ClaimsOf returns the ResourceClaims that a pod uses: those of its spec, and the one that backs its
+// extended resources.
+func ClaimsOf(p *v1.Pod) []v1.PodResourceClaim {
+	extended := p.Status.ExtendedResourceClaimStatus
+	if extended == nil {
+		return p.Spec.ResourceClaims
+	}
+	return append(slices.Clone(p.Spec.ResourceClaims), v1.PodResourceClaim{Name: extendedClaim, ResourceClaimName: &extended.ResourceClaimName})
+}
+
+// HasClaims reports whether the pod uses ResourceClaims.
+func HasClaims(p *v1.Pod) bool {
+	return len(p.Spec.ResourceClaims) > 0 || p.Status.ExtendedResourceClaimStatus != nil
+}
+
+// ClaimRequests returns the requests of claims whose devices a container gets, by the claims' names in
+// ClaimsOf. The request "" stands for all of a claim.
+func ClaimRequests(p *v1.Pod, c *v1.Container) map[string][]string {
+	all := make(map[string][]string)
+	for _, r := range c.Resources.Claims {
+		all[r.Name] = append(all[r.Name], r.Request)
+	}
+	extended := p.Status.ExtendedResourceClaimStatus
+	if extended == nil {
+		return all
+	}
+	for _, m := range extended.RequestMappings {
+		name := v1.ResourceName(m.ResourceName)
+		if q := c.Resources.Requests[name]; m.ContainerName == c.Name && q.Sign() > 0 && DeviceResource(name) {
+			all[extendedClaim] = append(all[extendedClaim], m.RequestName)
+		}
+	}
+	return all
+}
+
+// isClaimed reports whether a claim, and no device plugin, provides a resource of a container.
+func isClaimed(p *v1.Pod, container string, name v1.ResourceName) bool {
+	extended := p.Status.ExtendedResourceClaimStatus
+	return extended != nil && DeviceResource(name) && slices.ContainsFunc(extended.RequestMappings, func(m v1.ContainerExtendedResourceRequest) bool {
+		return m.ContainerName == container && m.ResourceName == string(name)
+	})
+}
+
+// WithoutClaimed returns the pod without the resources that a claim provides. The node has none of them.
+func WithoutClaimed(p *v1.Pod) *v1.Pod {
+	if p.Status.ExtendedResourceClaimStatus == nil {
+		return p
+	}
+	p = p.DeepCopy()
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			claimed := func(name v1.ResourceName, _ resource.Quantity) bool { return isClaimed(p, list[i].Name, name) }
+			maps.DeleteFunc(list[i].Resources.Requests, claimed)
+			maps.DeleteFunc(list[i].Resources.Limits, claimed)
+		}
+	}
+	return p
+}
 
 // ClaimName returns the name of the ResourceClaim that a pod means by one of its claims; "" if the pod
 // needs none. owned says that the claim was made for the pod. The texts are the kubelet's.
 func ClaimName(p *v1.Pod, of *v1.PodResourceClaim) (name string, owned bool, err error) {
 	switch {
-	case of.ResourceClaimName != nil:
+	case of.ResourceClaimName != nil && *of.ResourceClaimName != "":
 		return *of.ResourceClaimName, false, nil
 	case of.ResourceClaimTemplateName != nil:
 		for _, s := range p.Status.ResourceClaimStatuses {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 )
 
 // annotationCDI is the prefix of the annotations of a Pod that name CDI devices.
@@ -84,12 +85,18 @@ func ExtendedResource(name v1.ResourceName) bool {
 		!strings.HasPrefix(string(name), v1.DefaultResourceRequestsPrefix)
 }
 
-// DeviceRequests returns how many devices of each extended resource a container requests. A
-// request of such a resource equals its limit.
-func DeviceRequests(c *v1.Container) map[string]int {
+// DeviceResource reports whether a container gets devices for a resource, from a device plugin or a
+// ResourceClaim: an extended resource, or one that has the name of a DeviceClass. A plugin cannot serve the
+// latter.
+func DeviceResource(name v1.ResourceName) bool {
+	return ExtendedResource(name) || strings.HasPrefix(string(name), resourcev1.ResourceDeviceClassPrefix)
+}
+
+// DeviceRequests returns how many devices of each resource a container of a pod requests of device plugins. A request of such a resource equals its limit.
+func DeviceRequests(p *v1.Pod, c *v1.Container) map[string]int {
 	var all map[string]int
 	for name, q := range c.Resources.Limits {
-		if ExtendedResource(name) && q.Sign() > 0 {
+		if DeviceResource(name) && q.Sign() > 0 && !isClaimed(p, c.Name, name) {
 			if all == nil {
 				all = make(map[string]int)
 			}
@@ -99,9 +106,9 @@ func DeviceRequests(c *v1.Container) map[string]int {
 	return all
 }
 
-// RequestsDevices reports whether a container of the pod requests an extended resource.
+// RequestsDevices reports whether a container of the pod requests devices of device plugins.
 func RequestsDevices(p *v1.Pod) bool {
-	requests := func(c v1.Container) bool { return len(DeviceRequests(&c)) > 0 }
+	requests := func(c v1.Container) bool { return len(DeviceRequests(p, &c)) > 0 }
 	return slices.ContainsFunc(p.Spec.InitContainers, requests) || slices.ContainsFunc(p.Spec.Containers, requests)
 }
 

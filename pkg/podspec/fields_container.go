@@ -53,11 +53,11 @@ func containerRows(at string, restart RestartScope) []Field {
 		{Path: "env[].valueFrom.fileKeyRef.optional", Restart: restart, Default: false, Note: "allows a missing key, but not a missing file"},
 		honour("resources", resize),
 		{
-			Path: "resources.limits", Restart: resize, Note: "cpu, memory, ephemeral-storage (a pod that exceeds it is evicted within a minute, C-1.35.9), huge pages, and extended resources of device plugins",
+			Path: "resources.limits", Restart: resize, Note: "cpu, memory, ephemeral-storage (a pod that exceeds it is evicted within a minute, C-1.35.9), huge pages, and extended resources of device plugins, for pods of a cluster also of ResourceClaims",
 			Check: containerResource, Keys: []string{"cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "example/gpu"},
 		},
 		{
-			Path: "resources.requests", Restart: resize, Note: "cpu, memory, ephemeral-storage, huge pages, and extended resources of device plugins",
+			Path: "resources.requests", Restart: resize, Note: "cpu, memory, ephemeral-storage, huge pages, and extended resources of device plugins, for pods of a cluster also of ResourceClaims",
 			Check: containerResource, Keys: []string{"cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "example/gpu"},
 		},
 		reject("resources.claims", ""),

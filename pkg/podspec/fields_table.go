@@ -302,7 +302,7 @@ func podResource(v any) string {
 
 // containerResource accepts the resources that a container can be given.
 func containerResource(v any) string {
-	if name := fmt.Sprint(v); name == "ephemeral-storage" || pod.ExtendedResource(v1.ResourceName(name)) {
+	if name := fmt.Sprint(v); name == "ephemeral-storage" || pod.DeviceResource(v1.ResourceName(name)) {
 		return ""
 	}
 	return podResource(v)

@@ -219,6 +219,7 @@ func TestRule0_ConditionsJudgeValues(t *testing.T) {
 		"memory":          {func(p *v1.Pod) { volume(p).EmptyDir = &v1.EmptyDirVolumeSource{Medium: "Memory"} }, ""},
 		"cpu":             {func(p *v1.Pod) { limit(p, "cpu") }, ""},
 		"gpu":             {func(p *v1.Pod) { limit(p, "x.com/gpu") }, ""},
+		"device class":    {func(p *v1.Pod) { limit(p, "deviceclass.resource.kubernetes.io/fast") }, ""},
 		"native resource": {func(p *v1.Pod) { limit(p, "kubernetes.io/gpu") }, "spec.containers[0].resources.limits[kubernetes.io/gpu]"},
 		"message":         {func(p *v1.Pod) { container(p).TerminationMessagePath = "/dev/termination-log" }, ""},
 		"other message":   {func(p *v1.Pod) { container(p).TerminationMessagePath = "/x" }, ""},

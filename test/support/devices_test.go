@@ -22,7 +22,7 @@ func (gpus) Supply() map[v1.ResourceName]pod.DeviceSupply {
 func (gpus) Adopt([]pod.DeviceHolder, bool) {}
 
 func (gpus) Allocate(_ context.Context, q pod.DeviceRequest) ([]pod.DeviceAllocation, error) {
-	if c, _ := q.Want.Container(q.Container); len(pod.DeviceRequests(c)) == 0 {
+	if c, _ := q.Want.Container(q.Container); len(pod.DeviceRequests(q.Want.Pod, c)) == 0 {
 		return nil, nil
 	}
 	return []pod.DeviceAllocation{{
