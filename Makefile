@@ -63,14 +63,14 @@ test:
 ## test-full: run the full tier: slow tests, fuzzing, other systems, release (root, two hours)
 .PHONY: test-full
 test-full:
-	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin csi-bin
+	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin csi-bin dra-bin
 	@hack/e2enode/build
 	@$(RUN) ./hack/test -tier full -lanes 2 -timeout 2h -report docs/test-full.md
 
 ## test-full-again: run what failed in the last run of the full tier (root)
 .PHONY: test-full-again
 test-full-again:
-	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin csi-bin
+	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin csi-bin dra-bin
 	@hack/e2enode/build
 	@$(RUN) ./hack/test -tier full -again -lanes 2 -timeout 2h -report docs/test-full.md
 
@@ -97,6 +97,11 @@ test-vm: build images
 .PHONY: lint
 lint:
 	hack/lint
+
+# The DRA example driver of the tests, in bin/dra.
+.PHONY: dra-bin
+dra-bin:
+	@hack/dra/build
 
 ##@ Measure and compare, on a quiet machine
 ## bench: measure nodectl, for docs/benchmarks.md (root)
