@@ -57,8 +57,13 @@ type abilities struct {
 	severalPods bool // the driver knows the access modes for a single writer and for several writers
 }
 
+// dialKernel is Config.Dial by default.
+func dialKernel(ctx context.Context, socket string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+}
+
 // dial returns a connection to a driver's socket. It sends nothing.
-func dial(socket string) (*grpc.ClientConn, error) {
+func (v *Volumes) dial(socket string) (*grpc.ClientConn, error) {
 	info, err := os.Lstat(socket)
 	if err != nil {
 		return nil, err
@@ -74,13 +79,13 @@ func dial(socket string) (*grpc.ClientConn, error) {
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			return v.cfg.Dial(ctx, socket)
 		}))
 }
 
 // connect connects to a driver, and asks for its name and its description of this node.
-func connect(ctx context.Context, name, socket string) (_ *driver, err error) {
-	conn, err := dial(socket)
+func (v *Volumes) connect(ctx context.Context, name, socket string) (_ *driver, err error) {
+	conn, err := v.dial(socket)
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func (v *Volumes) Register(ctx context.Context, name, endpoint string) error {
 			return fmt.Errorf("kubernetes.io/csi: RegisterPlugin for CSI driver %q failed. Another driver with the same name is already registered at %s", name, was.socket)
 		}
 	}
-	next, err := connect(ctx, name, endpoint)
+	next, err := v.connect(ctx, name, endpoint)
 	if err != nil {
 		return err
 	}

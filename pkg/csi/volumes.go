@@ -22,10 +22,12 @@
 package csi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +50,12 @@ type Config struct {
 	// Health makes Usage report the condition of a volume, too (the feature gate CSIVolumeHealth).
 	Health bool
 	Log    *slog.Logger
+	// Boot identifies the boot of the machine; "" reads it from the kernel.
+	Boot string
+	// Dial connects to a socket of the machine; nil is the kernel's. Tests in fake time replace it.
+	Dial func(ctx context.Context, socket string) (net.Conn, error)
+	// Cut stops an operation at a point, as a kill of the agent would; nil except in tests.
+	Cut func(point string) error
 }
 
 // Cluster is the cluster of the node.
@@ -89,8 +97,7 @@ type Volumes struct {
 	refresh chan struct{} // cap 1: a limit may have changed
 	// patience is waitTimeout, except in tests.
 	patience time.Duration
-	// cut stops an operation at a point, as a kill of the agent would; nil except in tests.
-	cut func(point string) error
+	cut      func(point string) error // Config.Cut
 
 	mu      sync.Mutex
 	drivers map[string]*driver
@@ -128,8 +135,11 @@ type leftover struct {
 
 // New returns Volumes. It finds the volumes that an earlier agent or a kubelet has left.
 func New(cfg Config) *Volumes {
+	if cfg.Dial == nil {
+		cfg.Dial = dialKernel
+	}
 	v := &Volumes{
-		cfg: cfg, boot: bootID(), patience: waitTimeout, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), refresh: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
+		cfg: cfg, boot: cmp.Or(cfg.Boot, bootID()), cut: cfg.Cut, patience: waitTimeout, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), refresh: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
 		volumes: make(map[volumeID]*volume), left: make(map[user]leftover), full: make(map[string]bool),
 	}
 	v.load()

@@ -33,7 +33,7 @@ type plugin struct {
 }
 
 // dial returns a connection to a socket. It sends nothing.
-func dial(socket string) (*grpc.ClientConn, error) {
+func dial(by Sockets, socket string) (*grpc.ClientConn, error) {
 	info, err := os.Lstat(socket)
 	if err != nil {
 		return nil, err
@@ -48,13 +48,13 @@ func dial(socket string) (*grpc.ClientConn, error) {
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			return by.Dial(ctx, socket)
 		}))
 }
 
 // connect connects to a plugin and asks for its options.
-func connect(ctx context.Context, socket string) (*plugin, error) {
-	conn, err := dial(socket)
+func connect(ctx context.Context, by Sockets, socket string) (*plugin, error) {
+	conn, err := dial(by, socket)
 	if err != nil {
 		return nil, fmt.Errorf("failed to dial device plugin: %w", err)
 	}

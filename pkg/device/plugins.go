@@ -31,6 +31,8 @@ type Config struct {
 	Label func(dir string) error
 	// Handlers register the plugins of other types in the registry, by type.
 	Handlers map[string]Handler
+	// Sockets are those of the machine if it is nil.
+	Sockets Sockets
 	// Registered and Allocated are callbacks for metrics; they may be nil.
 	Registered func(resource string)
 	Allocated  func(resource string, took time.Duration)
@@ -75,6 +77,9 @@ type resource struct {
 
 // New returns Plugins without a plugin.
 func New(cfg Config) *Plugins {
+	if cfg.Sockets == nil {
+		cfg.Sockets = kernel{}
+	}
 	return &Plugins{cfg: cfg, changed: make(chan struct{}, 1), resources: make(map[string]*resource), claims: make(claims)}
 }
 
@@ -108,7 +113,7 @@ func (p *Plugins) register(ctx context.Context, name, socket string) error {
 	if full {
 		return fmt.Errorf("plugins of %d resources are registered: no more are accepted", maxResources)
 	}
-	next, err := connect(ctx, socket)
+	next, err := connect(ctx, p.cfg.Sockets, socket)
 	if err != nil {
 		return err
 	}

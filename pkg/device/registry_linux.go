@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -44,7 +43,7 @@ type identity struct {
 // watchRegistry registers the device plugins whose sockets are in the directory or below it, until
 // ctx ends. Each event leads to a scan of everything, so a lost event does no harm.
 func (p *Plugins) watchRegistry(ctx context.Context, dir string) error {
-	watcher, err := fsnotify.NewWatcher()
+	watcher, err := p.cfg.Sockets.Watch()
 	if err != nil {
 		return err
 	}
@@ -87,10 +86,7 @@ func (p *Plugins) watchRegistry(ctx context.Context, dir string) error {
 				return false
 			}
 		})
-		select {
-		case <-watcher.Events:
-		case <-watcher.Errors:
-		case <-ctx.Done():
+		if watcher.Wait(ctx); ctx.Err() != nil {
 			return nil
 		}
 		backoff.Sleep(ctx, scanInterval)
@@ -159,7 +155,7 @@ var errOtherPlugin = errors.New("not a plugin that this node can use")
 // registerSocket asks the plugin of a socket for its type and endpoint, connects to the endpoint,
 // and notifies the plugin of the result.
 func (p *Plugins) registerSocket(ctx context.Context, socket string) (unregister func(), err error) {
-	conn, err := dial(socket)
+	conn, err := dial(p.cfg.Sockets, socket)
 	if err != nil {
 		return nil, err
 	}

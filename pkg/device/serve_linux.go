@@ -37,7 +37,7 @@ func (p *Plugins) Run(ctx context.Context) error {
 			p.cfg.Log.Warn("Directory of device plugins has no label for containers", "directory", dir, "error", err)
 		}
 	}
-	listener, err := listen(plugins)
+	listener, err := listen(p.cfg.Sockets, plugins)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (p *PodResources) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	listener, err := listen(dir)
+	listener, err := listen(kernel{}, dir)
 	if err != nil {
 		return err
 	}
@@ -107,9 +107,11 @@ var ErrServed = errors.New("a kubelet or another agent serves this directory")
 
 // listen removes the sockets of earlier agents and plugins, and opens the registration socket. It
 // fails with ErrServed if a process answers there.
-func listen(dir string) (net.Listener, error) {
+func listen(by Sockets, dir string) (net.Listener, error) {
 	socket := filepath.Join(dir, socketName)
-	if conn, err := net.DialTimeout("unix", socket, time.Second); err == nil {
+	dialing, stop := context.WithTimeout(context.Background(), time.Second)
+	defer stop()
+	if conn, err := by.Dial(dialing, socket); err == nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("%s: %w", socket, ErrServed)
 	}
@@ -124,7 +126,7 @@ func listen(dir string) (net.Listener, error) {
 			}
 		}
 	}
-	listener, err := net.Listen("unix", socket)
+	listener, err := by.Listen(socket)
 	if err != nil {
 		return nil, err
 	}

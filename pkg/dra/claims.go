@@ -11,11 +11,13 @@
 package dra
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -36,6 +38,12 @@ type Config struct {
 	// claims of a pod, Called each call to a driver.
 	Handled func(operation string, took time.Duration, err error)
 	Called  func(driver, method, code string, took time.Duration)
+	// Boot identifies the boot of the machine; "" reads it from the kernel.
+	Boot string
+	// Dial connects to a socket of the machine; nil is the kernel's. Tests in fake time replace it.
+	Dial func(ctx context.Context, socket string) (net.Conn, error)
+	// Cut stops an operation at a point, as a kill of the agent would; nil except in tests.
+	Cut func(point string) error
 }
 
 // Cluster is the cluster of the node.
@@ -61,13 +69,12 @@ type Claims struct {
 	cluster  Cluster // set before Run, Prepare and Register
 	locks    locks
 	running  sync.WaitGroup
-	changed  chan struct{} // cap 1: Changed
-	reported chan struct{} // cap 1: HealthChanged
-	due      chan struct{} // cap 1: slices may be due
-	undone   chan struct{} // cap 1: Run has something to unprepare
-	// cut stops an operation at a point, as a kill of the agent would; nil except in tests.
-	cut  func(point string) error
-	pace pace
+	changed  chan struct{}            // cap 1: Changed
+	reported chan struct{}            // cap 1: HealthChanged
+	due      chan struct{}            // cap 1: slices may be due
+	undone   chan struct{}            // cap 1: Run has something to unprepare
+	cut      func(point string) error // Config.Cut
+	pace     pace
 
 	mu      sync.Mutex
 	drivers map[string][]*driver // by name, the newest last
@@ -80,8 +87,11 @@ type Claims struct {
 
 // New returns Claims. It reads the claims that an earlier agent has prepared.
 func New(cfg Config) *Claims {
+	if cfg.Dial == nil {
+		cfg.Dial = dialKernel
+	}
 	c := &Claims{
-		cfg: cfg, boot: bootID(), changed: make(chan struct{}, 1), reported: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1), pace: usualPace,
+		cfg: cfg, boot: cmp.Or(cfg.Boot, bootID()), cut: cfg.Cut, changed: make(chan struct{}, 1), reported: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1), pace: usualPace,
 		drivers: make(map[string][]*driver), claims: make(map[string]record), inUse: make(map[string]bool),
 		left: make(map[string]leftover), wipes: make(map[string]*wipe),
 	}

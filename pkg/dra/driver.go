@@ -52,6 +52,11 @@ type service interface {
 	NodeUnprepareResources(ctx context.Context, q *drapb.NodeUnprepareResourcesRequest, o ...grpc.CallOption) (*drapb.NodeUnprepareResourcesResponse, error)
 }
 
+// dialKernel is Config.Dial by default.
+func dialKernel(ctx context.Context, socket string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+}
+
 // dial returns a driver of a socket. It sends nothing.
 func (c *Claims) dial(name, socket, version string) (*driver, error) {
 	info, err := os.Lstat(socket)
@@ -71,7 +76,7 @@ func (c *Claims) dial(name, socket, version string) (*driver, error) {
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			return c.cfg.Dial(ctx, socket)
 		}))
 	if err != nil {
 		return nil, err

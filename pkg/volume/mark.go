@@ -95,9 +95,12 @@ func diskRefuses(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EDQUOT)
 }
 
-// boot returns the kernel's ID of this boot, "" if it has none.
+// boot returns Config.Boot, or the kernel's ID of this boot, "" if it has none.
 func (v *Volumes) boot() string {
 	v.once.Do(func() {
+		if v.bootID = v.cfg.Boot; v.bootID != "" {
+			return
+		}
 		text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 		if err == nil {
 			v.bootID = strings.TrimSpace(string(text))

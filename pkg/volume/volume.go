@@ -51,6 +51,7 @@ const (
 // Config is the configuration of Volumes.
 type Config struct {
 	RootDir    string // the agent's directory
+	Boot       string // identifies the boot of the machine; "" reads it from the kernel
 	PodLogsDir string // pods' log directories; empty leaves logs alone
 	// ContainerLogsDir has cri's links to containers' logs (C-1.22.10); empty leaves links
 	// alone.
