@@ -110,7 +110,9 @@ func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Ref
 		reason, detail := later.judge(spec)
 		final := reason != "" && reason != pod.ReasonWaitsForDevices && spec.Origin.FromAPI()
 		if !final && later != now {
-			if r, d := now.judge(spec); r != "" {
+			if r, d := now.judge(spec); r != "" && reason == "" {
+				reason, detail = now.stopsFirst(spec, r, d)
+			} else if r != "" {
 				reason, detail = r, d
 			}
 		}
@@ -127,6 +129,15 @@ func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Ref
 		}
 	}
 	return ok, refused
+}
+
+// stopsFirst returns the reason and detail for a pod that fits once the terminating pods are gone. A
+// pod that lacks only their devices waits for them.
+func (a *admission) stopsFirst(spec *pod.Spec, reason, detail string) (string, string) {
+	if of, text := a.devices(spec); of == pod.ReasonUnexpectedAdmission && of == reason && text == detail {
+		return pod.ReasonWaitsForDevices, "waiting for the devices of pods that stop: " + detail
+	}
+	return reason, detail
 }
 
 // uidOwners returns the generated UIDs of desired pods, each with its pod. A pod whose manifest

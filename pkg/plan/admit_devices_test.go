@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -21,6 +22,7 @@ func TestAdmit_ExtendedResources_WaitOrAreRefused(t *testing.T) {
 		return map[v1.ResourceName]pod.DeviceSupply{gpu: s}
 	}
 	const few = "UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable for x.com/gpu. Requested: 2, Available: 1, which is unexpected"
+	const stops = "WaitsForDevicePlugin: waiting for the devices of pods that stop: Allocate failed due to requested number of devices unavailable for x.com/gpu. Requested: 2, Available: 1, which is unexpected"
 	for _, it := range []struct {
 		name    string
 		devices map[v1.ResourceName]pod.DeviceSupply
@@ -34,11 +36,16 @@ func TestAdmit_ExtendedResources_WaitOrAreRefused(t *testing.T) {
 		{"another pod has them", offers(pod.DeviceSupply{Registered: true, Healthy: 3, Usable: 3}), few, true},
 		{"the Node advertises enough", offers(pod.DeviceSupply{Advertised: true, Registered: true, Healthy: 4, Usable: 4}), "", false},
 		{"the Node advertises too few", offers(pod.DeviceSupply{Advertised: true, Registered: true, Healthy: 3, Usable: 3}), "OutOfx.com/gpu: Node didn't have enough resource: x.com/gpu, requested: 2, used: 2, capacity: 3", true},
+		{"another pod has them, and stops", offers(pod.DeviceSupply{Registered: true, Healthy: 3, Usable: 3}), stops, false},
 		{"another pod has unhealthy ones", offers(pod.DeviceSupply{Registered: true, Healthy: 2, Usable: 4}), "", false},
 	} {
 		for _, source := range []string{"file", "api"} {
 			have, want := sized(t, "have", source, two), sized(t, "want", source, two)
-			ok, refused := plan.Admit([]*pod.Spec{want}, []*pod.Spec{have}, plan.Node{Devices: it.devices})
+			node := plan.Node{Devices: it.devices}
+			if strings.Contains(it.name, "stop") {
+				node.Terminating = map[pod.Key]bool{have.Key: true}
+			}
+			ok, refused := plan.Admit([]*pod.Spec{want}, []*pod.Spec{have}, node)
 			got, final := "", false
 			if len(ok) == 0 {
 				got, final = refused[0].Reason+": "+refused[0].Message, refused[0].Final
