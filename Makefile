@@ -180,6 +180,12 @@ SOAK_DISK ?= --fill 200
 soak-disk: bundle images
 	$(GO) run ./test/soak --out bin/soak-disk $(SOAK_DISK)
 
+## soak-devices: kill agents at each step of the use of devices, for docs/soak-devices.md (root, minutes)
+SOAK_DEVICES ?= -kills 1000 -reboots 50 -docs
+.PHONY: soak-devices
+soak-devices:
+	$(GO) test -tags $(TAGS) -count=1 -timeout 2h -run TestSoak ./test/soakdevices -args $(SOAK_DEVICES)
+
 ##@ Documentation
 ## site: build docs/ as a web site in bin/site, and check every link
 .PHONY: site

@@ -1,0 +1,177 @@
+package soakdevices
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	kubecpuset "k8s.io/utils/cpuset"
+
+	"github.com/nodectl/nodectl/pkg/cpuset"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
+)
+
+// noteSets compares the devices, exclusive CPUs, memory and claims of a container that was just created
+// with those of the first container of its name and pod.
+func (w *world) noteSets(object string) {
+	of := strings.Split(object, "/") // namespace, pod, container
+	key := pod.Key{Namespace: of[0], Name: of[1]}
+	config := w.rt.ContainerConfig(key, of[2])
+	if config == nil {
+		w.problem(other, "%s: was not created", object)
+		return
+	}
+	notes := config.GetAnnotations()
+	var has []pod.DeviceAllocation
+	var placed pod.Placement
+	if text := notes[pod.AnnotationDevices]; text != "" && json.Unmarshal([]byte(text), &has) != nil {
+		w.problem(other, "%s: devices %s", object, text)
+	}
+	if text := notes[pod.AnnotationPlacement]; text != "" && json.Unmarshal([]byte(text), &placed) != nil {
+		w.problem(other, "%s: placement %s", object, text)
+	}
+	placed.Shared = "" // they are those that no container has
+	text := fmt.Sprint(placed, notes[pod.AnnotationClaims])
+	for _, a := range has {
+		text += fmt.Sprint(" ", a.Resource, a.Devices)
+	}
+	id := config.GetLabels()[pod.LabelPodUID] + "/" + of[2]
+	w.mu.Lock()
+	before, known := w.sets[id]
+	w.sets[id] = text
+	w.mu.Unlock()
+	if known && before != text {
+		w.problem(changed, "%s: changed from %s to %s", object, before, text)
+	}
+}
+
+// checkPods checks the node after it has settled: each desired pod runs with what it requests, and no
+// device or exclusive CPU has two users.
+func (w *world) checkPods(when string) {
+	reports := w.reports()
+	desired := w.api.desired()
+	for _, p := range desired {
+		r, known := reports[pod.KeyOf(p)]
+		switch {
+		case p.DeletionTimestamp != nil:
+			w.problem(left, "%s: pod %s is not gone", when, p.Name)
+		case !known || r.Pod.Status.Phase != v1.PodRunning || !r.Pod.Status.ContainerStatuses[0].Ready:
+			w.problem(waiting, "%s: pod %s does not run: %+v", when, p.Name, statusOf(r))
+		}
+	}
+	all, err := w.rt.Connect().CRI(cri.Config{Node: nodeName}).Pods(context.Background())
+	if err != nil {
+		w.problem(other, "%s: %v", when, err)
+	}
+	devices, taken := make(map[string]string), kubecpuset.New()
+	for _, have := range all {
+		if !slices.ContainsFunc(desired, func(p *v1.Pod) bool { return p.Name == have.Key.Name }) {
+			w.problem(left, "%s: %s is left in the runtime", when, have.Key)
+		}
+		for _, c := range podview.All(have) {
+			if !c.MayRun() {
+				continue
+			}
+			for _, a := range c.Devices {
+				for _, id := range a.Devices {
+					if other := devices[id]; other != "" {
+						w.problem(shared, "%s: %s and %s have device %s", when, other, have.Key, id)
+					}
+					devices[id] = have.Key.String()
+				}
+			}
+			cpus, err := kubecpuset.Parse(c.Placement.CPUs)
+			if err != nil || !taken.Intersection(cpus).IsEmpty() {
+				w.problem(shared, "%s: %s shares CPUs %s: %v", when, have.Key, c.Placement.CPUs, err)
+			}
+			taken = taken.Union(cpus)
+		}
+	}
+	if err := w.rt.Check(); err != nil {
+		w.problem(other, "%s: %v", when, err)
+	}
+}
+
+func statusOf(r pod.StatusReport) any {
+	if r.Pod == nil {
+		return "never reported"
+	}
+	return r.Pod.Status
+}
+
+// mounts returns the mounts below the directory of the node, the newest first.
+func (w *world) mounts() []string {
+	all, err := mountinfo.GetMounts(mountinfo.PrefixFilter(w.root))
+	if err != nil {
+		w.problem(other, "read mounts: %v", err)
+	}
+	var paths []string
+	for _, m := range all {
+		paths = append(paths, m.Mountpoint)
+	}
+	slices.Reverse(paths)
+	return paths
+}
+
+func (w *world) unmountAll() {
+	for _, path := range w.mounts() {
+		if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil {
+			w.problem(other, "unmount %s: %v", path, err)
+		}
+	}
+}
+
+// checkEmpty checks that nothing is left after the last pod is gone. The agent runs.
+func (w *world) checkEmpty() {
+	none := func(what string, list []string) {
+		if len(list) > 0 {
+			w.problem(left, "at the end: %s %v", what, list)
+		}
+	}
+	if all := w.mounts(); len(all) > 0 {
+		w.problem(mounted, "at the end: %v", all)
+	}
+	none("volumes", append(w.files(w.path("kubelet", "pods")), w.files(w.path("kubelet", "plugins", "kubernetes.io"))...))
+	none("mounts of the CSI driver", w.disks.Mounted.Left())
+	none("claims of the DRA driver", w.cards.Prepared.Left())
+	none("files of claims", w.files(w.path("root", "resource-claims")))
+	none("files of pods", w.files(w.path("root", "pods")))
+	none("objects of the runtime", slices.Collect(strings.Lines(w.rt.State())))
+	for _, r := range w.agent.devices.Resources() {
+		for _, d := range r.Devices {
+			if len(d.Users) > 0 {
+				w.problem(left, "at the end: device %s of %v", d.ID, d.Users)
+			}
+		}
+	}
+	w.checkStateFiles()
+	for _, what := range append(w.cards.Prepared.Twice(), w.disks.Mounted.Twice()...) {
+		w.problem(twice, "prepared, staged or published twice: %s", what)
+	}
+}
+
+// checkStateFiles checks that no container has exclusive CPUs or memory any more.
+func (w *world) checkStateFiles() {
+	var cpus cpuset.CPUManagerCheckpoint
+	var memory cpuset.MemoryManagerCheckpoint
+	for name, into := range map[string]any{cpuset.CPUStateFile: &cpus, cpuset.MemoryStateFile: &memory} {
+		text, err := os.ReadFile(w.path("root", name))
+		if err == nil {
+			err = json.Unmarshal(text, into)
+		}
+		if err != nil {
+			w.problem(other, "state file: %v", err)
+		}
+	}
+	if len(cpus.Entries) > 0 || cpus.DefaultCPUSet != "0-23" || len(memory.Entries) > 0 {
+		w.problem(left, "at the end: exclusive CPUs %v, memory %v, shared CPUs %s", cpus.Entries, memory.Entries, cpus.DefaultCPUSet)
+	}
+}
