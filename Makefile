@@ -186,6 +186,12 @@ SOAK_DEVICES ?= -kills 1000 -reboots 50 -docs
 soak-devices:
 	$(GO) test -tags $(TAGS) -count=1 -timeout 2h -run TestSoak ./test/soakdevices -args $(SOAK_DEVICES)
 
+## soak-agents: kill the real kubelet and nodectl at random while pods use devices (root, two hours)
+.PHONY: soak-agents
+soak-agents: bundle images kubelet-bin test-cluster-bin
+	$(GO) run ./test/soakagents --arm kubelet --docs
+	$(GO) run ./test/soakagents --arm nodectl --docs
+
 ##@ Documentation
 ## site: build docs/ as a web site in bin/site, and check every link
 .PHONY: site

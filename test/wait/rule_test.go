@@ -33,7 +33,7 @@ const (
 // tests: nothing in the first tier or the full tier waits for them to pass.
 var exempt = map[string]bool{
 	"test/arm": true, "test/bench": true, "test/benchcluster": true, "test/benchdns": true, "test/benchkubelet": true, "test/benchrollout": true,
-	"test/benchservices": true, "test/soak": true,
+	"test/benchservices": true, "test/soak": true, "test/soakagents": true,
 	"test/parity": true, "test/paritycluster": true, "test/parityworkloads": true,
 	"test/images": true, // the programs inside the tests' containers
 	"test/wait":   true, // the one package that waits for time

@@ -52,8 +52,12 @@ func (s *Stage) Configure(a *arm.Agent) error {
 // A Turn is a running agent, as a node of the cluster.
 type Turn struct {
 	*arm.Turn
-	stage *Stage
+	stage      *Stage
+	kubeconfig string
 }
+
+// Resume starts the agent again after it was ended.
+func (t *Turn) Resume() error { return t.Turn.Begin("--kubeconfig", t.kubeconfig) }
 
 // Begin starts an agent as a node of that name, in a place of its own, and returns when the
 // node is ready.
@@ -64,11 +68,10 @@ func (s *Stage) Begin(ctx context.Context, a *arm.Agent, name string) (*Turn, er
 	}
 	p.NodeName = name
 	t := &Turn{Turn: &arm.Turn{Agent: a, Place: p}, stage: s}
-	var kubeconfig string
-	if err := suite.Try(func() { kubeconfig = s.Cluster.NodeKubeconfig(s.tb, name) }); err != nil {
+	if err := suite.Try(func() { t.kubeconfig = s.Cluster.NodeKubeconfig(s.tb, name) }); err != nil {
 		return nil, err
 	}
-	if err := t.Turn.Begin("--kubeconfig", kubeconfig); err != nil {
+	if err := t.Resume(); err != nil {
 		return nil, err
 	}
 	if err := s.AwaitNode(ctx, name); err != nil {
