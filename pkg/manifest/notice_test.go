@@ -32,7 +32,6 @@ metadata: {name: web, uid: u-1, resourceVersion: "7", generation: 3, ownerRefere
 spec:
   preemptionPolicy: Never
   schedulerName: mine
-  enableServiceLinks: %v
   topologySpreadConstraints: %s
   affinity:
     podAffinity:
@@ -47,17 +46,19 @@ status: {phase: Running}
 `
 	want := `web.yaml:5:3: spec.preemptionPolicy is ignored: nodectl stops no pod to make room for another
 web.yaml:6:3: spec.schedulerName is ignored: a static pod is bound to its node without a scheduler
-web.yaml:10:5: spec.affinity.podAffinity is ignored: only a scheduler uses it; a kubelet ignores it too
-web.yaml:15:51: spec.tolerations[1].tolerationSeconds is ignored: only a cluster's controllers evict pods from a tainted node
+web.yaml:9:5: spec.affinity.podAffinity is ignored: only a scheduler uses it; a kubelet ignores it too
+web.yaml:14:51: spec.tolerations[1].tolerationSeconds is ignored: only a cluster's controllers evict pods from a tainted node
 `
-	if diff := cmp.Diff(want, says(t, fmt.Sprintf(text, true, "[]"), options("web.yaml"))); diff != "" {
+	if diff := cmp.Diff(want, says(t, fmt.Sprintf(text, "[]"), options("web.yaml"))); diff != "" {
 		t.Error(diff)
 	}
-	all := says(t, fmt.Sprintf(text, false, "[{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]"), options("web.yaml"))
-	for _, line := range []string{"web.yaml:7:3: spec.enableServiceLinks is ignored: ", "web.yaml:8:3: spec.topologySpreadConstraints is ignored: "} {
-		if !strings.Contains(all, line) {
-			t.Errorf("not %q:\n%s", line, all)
-		}
+	all := says(t, fmt.Sprintf(text, "[{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]"), options("web.yaml"))
+	if line := "web.yaml:7:3: spec.topologySpreadConstraints is ignored: "; !strings.Contains(all, line) {
+		t.Errorf("not %q:\n%s", line, all)
+	}
+	links := "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {enableServiceLinks: false, containers: [{name: c, image: i}]}\n"
+	if got := says(t, links, options("web.yaml")); got != "" {
+		t.Errorf("a field that takes effect: %s", got)
 	}
 	served := "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {schedulerName: default-scheduler, enableServiceLinks: true, preemptionPolicy: PreemptLowerPriority, containers: [{name: c, image: i}]}\n"
 	if got := says(t, served, options("web.yaml")); got != "" {
@@ -65,7 +66,7 @@ web.yaml:15:51: spec.tolerations[1].tolerationSeconds is ignored: only a cluster
 	}
 	bound := options("web.yaml")
 	bound.Static = false
-	if got := says(t, fmt.Sprintf(text, false, "[]"), bound); got != "" {
+	if got := says(t, fmt.Sprintf(text, "[]"), bound); got != "" {
 		t.Errorf("a pod that is not static: %s", got)
 	}
 }

@@ -265,7 +265,7 @@ func specRows() []Field {
 		Field{Path: "spec.readinessGates", Note: "without an API server nothing sets the condition, and the pod is never Ready"},
 		honour("spec.readinessGates[].conditionType", RestartNone),
 		Field{Path: "spec.runtimeClassName", Restart: RestartPod, Note: "the name of a handler of the runtime, or of a class that --runtime-class maps to one"},
-		Field{Path: "spec.enableServiceLinks", Support: Inert, Note: "without an API server there are no services", Served: "true"},
+		Field{Path: "spec.enableServiceLinks", Note: "adds the addresses of the node's Services to the environment; an edit takes effect in containers that start later"},
 		Field{Path: "spec.preemptionPolicy", Support: Inert, Note: "nodectl stops no pod to make room for another", Served: string(v1.PreemptLowerPriority)},
 		only("spec.overhead", RestartPod, "cpu and memory", oneOf("cpu", "memory")),
 		inert("spec.topologySpreadConstraints", "there is only one node to place pods on"),

@@ -124,6 +124,7 @@ func (n *node) serve() (leave func()) {
 			Taints: []v1.Taint{{Key: "hot", Value: "very", Effect: v1.TaintEffectNoExecute}},
 		},
 		Services:           services,
+		ServicesForAll:     true,
 		RequireSourceReady: map[string]bool{"api": true},
 		Starts:             2,
 	})

@@ -83,6 +83,13 @@ func podProofs() []proof {
 			},
 		},
 		{
+			name: "no links to Services", rows: "spec.enableServiceLinks", spec: "enableServiceLinks: false",
+			look: func(n *node) error {
+				_, hasHost := n.env()["DB_SERVICE_HOST"]
+				return holds(n.ctr() != nil && !hasHost, "environment %v", n.env())
+			},
+		},
+		{
 			name: "host name", rows: "spec.hostname spec.subdomain", spec: "hostname: web, subdomain: shop",
 			look: func(n *node) error {
 				return errors.Join(is("name", n.box().GetHostname(), "web"), n.says(n.hosts(), "10.88.0.3 web.shop.default.svc.cluster.test web"))

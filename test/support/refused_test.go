@@ -222,7 +222,6 @@ var ignored = map[string]string{
 	"spec.affinity.podAntiAffinity":            "spec: {affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone}]}}}",
 	"spec.schedulerName":                       "spec: {schedulerName: mine}",
 	"spec.tolerations[].tolerationSeconds":     "spec: {tolerations: [{operator: Exists, effect: NoExecute, tolerationSeconds: 5}]}",
-	"spec.enableServiceLinks":                  "spec: {enableServiceLinks: false}",
 	"spec.preemptionPolicy":                    "spec: {preemptionPolicy: Never}",
 	"spec.topologySpreadConstraints":           "spec: {topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}]}",
 	"spec.securityContext.seLinuxChangePolicy": "spec: {securityContext: {seLinuxChangePolicy: Recursive}}",
