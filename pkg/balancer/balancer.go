@@ -45,8 +45,9 @@ type Filter interface {
 	Guard() error
 	// Proxy names the table or chain of a kube-proxy in the packet filter, "" for none.
 	Proxy() (string, error)
-	// Watch calls changed after another program has changed the rules, until ctx ends.
-	Watch(ctx context.Context, changed func()) error
+	// Watch calls changed after another program has changed the rules, and proxied after a
+	// kube-proxy has made rules that the kernel reports, until ctx ends.
+	Watch(ctx context.Context, changed, proxied func()) error
 	// Close closes the connection to the kernel. The rules stay.
 	Close()
 }
@@ -116,6 +117,7 @@ type Balancer struct {
 	dirty    bool          // decision is older than services and pods
 	decision service.Decision
 	foreign  bool // another program has changed the rules
+	proxied  bool // another program has made rules of a kube-proxy
 
 	// Only Run uses these.
 	stored   service.Allocations

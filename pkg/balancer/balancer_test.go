@@ -39,6 +39,8 @@ type world struct {
 	disk      error // of Save
 	stored    service.Allocations
 	changed   func() // of Watch
+	proxied   func() // of Watch
+	looks     int    // calls of Proxy
 	said      []string
 }
 
@@ -81,12 +83,13 @@ func (w *world) Apply(d nft.Desired) (int, error) {
 func (w *world) Proxy() (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.looks++
 	return w.proxy, w.unread
 }
 
-func (w *world) Watch(ctx context.Context, changed func()) error {
+func (w *world) Watch(ctx context.Context, changed, proxied func()) error {
 	w.mu.Lock()
-	w.changed = changed
+	w.changed, w.proxied = changed, proxied
 	w.mu.Unlock()
 	<-ctx.Done()
 	return nil
@@ -319,6 +322,71 @@ func TestBalancer_KubeProxy_IsRefusedByName(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		if _, n := w.backends(); n != 1 {
 			t.Errorf("applied %d times", n)
+		}
+	})
+}
+
+// TestBalancer_KubeProxyStartsLater_RulesAreRemoved: the kernel reports it, or the next change of an
+// endpoint finds it. It is reported once, and Services are served again after it has left. At rest,
+// nothing looks for it.
+func TestBalancer_KubeProxyStartsLater_RulesAreRemoved(t *testing.T) {
+	t.Parallel()
+	for name, reported := range map[string]bool{"the kernel reports it": true, "its rules are of iptables-legacy": false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &world{}
+			b := w.begin(t)
+			p := onePod("p", "10.88.0.2", v1.ConditionFalse)
+			b.Set([]*pod.Object{web("")}, wants(p), Complete)
+			synctest.Wait()
+			time.Sleep(time.Hour)
+			if w.looks != 1 {
+				t.Errorf("%s: looked %d times at rest", name, w.looks)
+			}
+			w.set(func() { w.proxy = "table ip kube-proxy" })
+			if reported {
+				w.proxied()
+			} else {
+				_ = b.Report(pod.StatusReport{Pod: onePod("p", "10.88.0.2", v1.ConditionTrue)})
+			}
+			synctest.Wait()
+			if !slices.Contains(w.calls, "remove") {
+				t.Errorf("%s: the rules stay: %q", name, w.calls)
+			}
+			_, applied := w.backends()
+			time.Sleep(5 * time.Minute)
+			w.proxied()
+			synctest.Wait()
+			reports := slices.DeleteFunc(w.heard(), func(s string) bool { return s != ReasonProxy })
+			if _, n := w.backends(); n != applied || len(reports) != 1 {
+				t.Errorf("%s: applied %d times, before %d; reports %q", name, n, applied, w.heard())
+			}
+			w.set(func() { w.proxy = "" })
+			time.Sleep(2 * time.Minute)
+			if _, n := w.backends(); n != applied+1 {
+				t.Errorf("%s: applied %d times after it left, before %d", name, n, applied)
+			}
+		})
+	}
+}
+
+// TestBalancer_ManyChanges_LookForAKubeProxyOnceAMinute: the work of a change does not grow with the
+// tables of others.
+func TestBalancer_ManyChanges_LookForAKubeProxyOnceAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		b := w.begin(t)
+		b.Set([]*pod.Object{web("")}, wants(), Complete)
+		for i := range 120 { // two a second
+			ready := v1.ConditionTrue
+			if i%2 == 0 {
+				ready = v1.ConditionFalse
+			}
+			_ = b.Report(pod.StatusReport{Pod: onePod("p", "10.88.0.2", ready)})
+			time.Sleep(500 * time.Millisecond)
+		}
+		if w.looks > 2 {
+			t.Errorf("looked %d times in a minute", w.looks)
 		}
 	})
 }

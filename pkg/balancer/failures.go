@@ -16,6 +16,7 @@ const (
 	lastRetry    = time.Minute
 	restoreEvery = 5 * time.Second // at most, if another program keeps on changing the rules
 	reportEvery  = 10 * time.Minute
+	lookEvery    = time.Minute // at most, for a kube-proxy whose rules the kernel does not report
 )
 
 // recovery is what Run remembers of failures, so that it reports each cause once.
@@ -27,6 +28,7 @@ type recovery struct {
 	failures   int       // in a row
 	restored   time.Time // when rules were restored that others had changed
 	reported   time.Time // when that was reported
+	looked     time.Time // when Filter.Proxy found no kube-proxy, or one
 }
 
 // fail reports an error of the packet filter or the store, once in a row.

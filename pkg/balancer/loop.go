@@ -37,14 +37,17 @@ func (b *Balancer) Run(ctx context.Context) {
 	}
 }
 
-// watch notes changes of the rules by others.
+// watch notes changes of the rules by others, and a kube-proxy that starts.
 func (b *Balancer) watch(ctx context.Context) {
-	err := b.cfg.Filter.Watch(ctx, func() {
-		b.mu.Lock()
-		b.foreign = true
-		b.mu.Unlock()
-		b.wake()
-	})
+	note := func(fact *bool) func() {
+		return func() {
+			b.mu.Lock()
+			*fact = true
+			b.mu.Unlock()
+			b.wake()
+		}
+	}
+	err := b.cfg.Filter.Watch(ctx, note(&b.foreign), note(&b.proxied))
 	if err != nil && ctx.Err() == nil {
 		b.cfg.Log.Info("Changes of the rules of Services by other programs are not noticed", "error", err)
 	}
@@ -138,11 +141,9 @@ func (b *Balancer) apply(d service.Decision, foreign, complete bool) (wait time.
 		}
 		return wait, err
 	}
-	if foreign || b.trouble != "" || !b.inFilter || !b.routed {
-		if found, err := b.cfg.Filter.Proxy(); err != nil {
+	if foreign || b.mayBeProxied() {
+		if err := b.findProxy(); err != nil {
 			return 0, err
-		} else if found != "" {
-			return 0, errors.Join(&proxyError{found}, b.remove())
 		}
 	}
 	if wait, err = b.rules(d); err != nil {
@@ -153,6 +154,30 @@ func (b *Balancer) apply(d service.Decision, foreign, complete bool) (wait time.
 		b.cfg.Log.Info("Services are served again")
 	}
 	return wait, nil
+}
+
+// mayBeProxied reports whether a kube-proxy may serve the node since the last look. The kernel does
+// not report rules of iptables-legacy: a change of Services or endpoints looks for them again, at
+// most once in lookEvery.
+func (b *Balancer) mayBeProxied() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.proxied || b.trouble != "" || !b.inFilter || !b.routed || time.Since(b.looked) >= lookEvery
+}
+
+// findProxy returns an error if a kube-proxy serves the node. The rules are removed then.
+func (b *Balancer) findProxy() error {
+	b.mu.Lock()
+	b.proxied = false
+	b.mu.Unlock()
+	found, err := b.cfg.Filter.Proxy()
+	if err != nil {
+		return err
+	}
+	if b.looked = time.Now(); found != "" {
+		return errors.Join(&proxyError{found}, b.remove())
+	}
+	return nil
 }
 
 // remove removes the rules and the routes.

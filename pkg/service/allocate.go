@@ -72,6 +72,35 @@ func newAllocator(in Input) *allocator {
 	return a
 }
 
+// allocateAll returns the addresses and ports of the Services that can be served, and the problems
+// of Services. A Service that cannot be served gives up its earlier addresses and ports: Services
+// that wait for them get them in the same decision. If Services may be missing, it keeps them.
+func allocateAll(in Input) (a *allocator, found map[pod.Key]Allocation, refused map[pod.Key][]pod.Problem) {
+	for {
+		a, found, refused = newAllocator(in), make(map[pod.Key]Allocation, len(in.Services)), make(map[pod.Key][]pod.Problem)
+		for _, o := range in.Services { // the addresses and ports in manifests first
+			a.claim(o)
+		}
+		var lost []pod.Key
+		for _, o := range in.Services {
+			allocation, problems, served := a.allocate(o)
+			refused[o.Key] = problems
+			if _, had := in.Earlier[o.Key]; served {
+				found[o.Key] = allocation
+			} else if had {
+				lost = append(lost, o.Key)
+			}
+		}
+		if len(lost) == 0 || in.Partial {
+			return a, found, refused
+		}
+		in.Earlier = maps.Clone(in.Earlier)
+		for _, key := range lost {
+			delete(in.Earlier, key)
+		}
+	}
+}
+
 // reserve keeps the addresses and ports of missing Services.
 func (a *allocator) reserve() {
 	there := make(map[pod.Key]bool, len(a.Services))

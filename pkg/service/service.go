@@ -168,19 +168,11 @@ type External struct {
 
 // Decide returns the state of all Services.
 func Decide(in Input) Decision {
-	a := newAllocator(in)
+	a, found, refused := allocateAll(in)
 	var d Decision
-	found := make(map[pod.Key]Allocation, len(in.Services))
-	for _, o := range in.Services { // the addresses and ports in manifests first
-		a.claim(o)
-	}
 	index := newIndex(in.Pods)
-	refused := make(map[pod.Key][]pod.Problem)
 	for _, o := range in.Services {
-		allocation, problems, served := a.allocate(o)
-		refused[o.Key] = problems
-		if served {
-			found[o.Key] = allocation
+		if allocation, served := found[o.Key]; served {
 			d.Services = append(d.Services, a.state(o, allocation, index.endpoints(o.Object.(*v1.Service))))
 		}
 	}

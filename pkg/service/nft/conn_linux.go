@@ -185,10 +185,18 @@ func (c *conn) dump(kind uint16, each func(family byte, attrs []byte)) error {
 	return failed
 }
 
-// watch calls changed after a change of nftables for which matters returns true, until ctx ends. It
-// also calls changed if the kernel could not report all changes. It calls ready once, when it
-// receives all changes from then on.
-func watch(ctx context.Context, matters func(reply) bool, changed, ready func()) error {
+// notice is a set of facts that notifications of the kernel show.
+type notice int
+
+const (
+	rulesChanged  notice = 1 << iota // another program has changed rules of ours
+	proxyAppeared                    // another program has made a table or chain of a kube-proxy
+)
+
+// watch calls noticed after changes of nftables, with the facts that see finds in them, until ctx
+// ends. If the kernel could not report all changes, it calls noticed with all facts. It calls ready
+// once, when it receives all changes from then on.
+func watch(ctx context.Context, see func(reply) notice, noticed func(notice), ready func()) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("open netlink socket: %w", err)
@@ -207,37 +215,52 @@ func watch(ctx context.Context, matters func(reply) bool, changed, ready func())
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			changed()
+			noticed(rulesChanged | proxyAppeared)
 			continue
 		case err != nil:
 			return fmt.Errorf("watch nftables: %w", err)
 		}
-		found := false
-		replies(b[:n], func(r reply) { found = found || matters(r) })
-		if found {
-			changed()
+		var found notice
+		replies(b[:n], func(r reply) { found |= see(r) })
+		if found != 0 {
+			noticed(found)
 		}
 	}
 }
 
-// concerns reports whether a notification is about the tables of Services, which counts only if
-// this process serves them, or about a removal in the table of the guard. The first attribute of
-// every kind of object is the name of the table.
-func concerns(r reply, serving bool) bool {
-	if r.kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(r.body) < sizeofHeader {
-		return false
+// noticeIn returns the facts in a notification. A change of the tables of Services counts only if
+// this process serves them, and a change of the table of the guard only if something is removed.
+// The first attribute of every kind of object is the name of the table.
+func noticeIn(r reply, serving bool) notice {
+	if r.kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(r.body) < sizeofHeader || r.kind&0xff == unix.NFT_MSG_NEWGEN {
+		return 0
 	}
-	name := ""
+	table, chain := "", ""
 	attributes(r.body[sizeofHeader:], func(kind uint16, data []byte) {
-		if kind == unix.NFTA_TABLE_NAME {
-			name = textOf(data)
+		switch {
+		case kind == unix.NFTA_TABLE_NAME:
+			table = textOf(data)
+		case kind == unix.NFTA_CHAIN_NAME && r.kind&0xff == unix.NFT_MSG_NEWCHAIN:
+			chain = textOf(data)
 		}
 	})
+	removes := false
 	switch r.kind & 0xff {
-	case unix.NFT_MSG_NEWGEN:
-		return false
 	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE:
-		return name == TableGuard || name == TableServices && serving
+		removes = true
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_NEWCHAIN:
+		if chain == "" && isProxyTable(table) || isProxyChain(table, chain) {
+			return proxyAppeared
+		}
 	}
-	return name == TableServices && serving
+	if table == TableServices && serving || table == TableGuard && removes {
+		return rulesChanged
+	}
+	return 0
 }
+
+// isProxyTable reports whether a kube-proxy in the mode nftables makes a table of this name.
+func isProxyTable(table string) bool { return table == "kube-proxy" }
+
+// isProxyChain reports whether a kube-proxy in another mode makes a chain of this name in this table.
+func isProxyChain(table, chain string) bool { return table == proxyTable && chain == proxyChain }

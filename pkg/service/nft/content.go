@@ -68,6 +68,7 @@ const (
 type content struct {
 	chains   map[string][]rule
 	affinity map[string]clientSet         // sets of clients
+	clients  map[string]int               // the sizes of these sets, by the key of the endpoint
 	sets     map[string]map[string]string // by set: the keys, as the kernel has them, and their chains
 	// datagrams are the endpoints of UDP ports.
 	datagrams map[netip.AddrPort]bool
@@ -87,25 +88,46 @@ const (
 	allClients    = 1 << 20
 )
 
-// clientsOf returns the size of each set of clients. It counts the endpoints of a Service in steps, so that
-// a change of readiness hardly ever changes the sizes of all.
-func clientsOf(rules []service.Rule) int {
-	const step = 8
-	endpoints, size := 0, mostClients
+// clientsOf returns the sizes of the sets of clients, by the key of the endpoint. A set keeps the size
+// that it has in before, because a set of another size would have to forget its clients. A new set
+// gets an equal share of allClients. If that is too much for all together, the largest sets shrink
+// to this share, and no more of them than needed.
+func clientsOf(rules []service.Rule, before [2]*content) map[string]int {
+	var keys []string
 	for i := range rules {
-		if n := len(rules[i].Backends); rules[i].Affinity > 0 && n > 0 {
-			count := step
-			for count < n {
-				count *= 2
+		for _, b := range rules[i].Backends {
+			if rules[i].Affinity > 0 {
+				keys = append(keys, endpointKey(&rules[i], b))
 			}
-			endpoints += count
 		}
 	}
-	for size > fewestClients && size*endpoints > allClients {
-		size /= 2
+	share := mostClients
+	for share > fewestClients && share*len(keys) > allClients {
+		share /= 2
 	}
-	return size
+	sizes, sum := make(map[string]int, len(keys)), 0
+	for _, key := range keys {
+		sizes[key] = share
+		for _, c := range before {
+			if c != nil && c.clients[key] > 0 {
+				sizes[key] = c.clients[key]
+			}
+		}
+		sum += sizes[key]
+	}
+	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(sizes[b]-sizes[a], strings.Compare(a, b)) })
+	for _, key := range keys {
+		if sum <= allClients || sizes[key] <= share {
+			break
+		}
+		sum -= sizes[key] - share
+		sizes[key] = share
+	}
+	return sizes
 }
+
+// endpointKey returns the key of an endpoint of one port of a Service.
+func endpointKey(r *service.Rule, at netip.AddrPort) string { return r.Name + "/" + at.String() }
 
 // departed returns the endpoints of UDP ports that have left: those that are pending, and those of old.
 // old has nil for a table that is not known.
@@ -157,15 +179,15 @@ func (r rule) equal(o rule) bool {
 
 // empty returns the content of a new table.
 func empty() content {
-	c := content{chains: map[string][]rule{chainRange: nil, chainLinks: nil, chainLoopback: nil}, affinity: map[string]clientSet{}, sets: map[string]map[string]string{}, datagrams: map[netip.AddrPort]bool{}}
+	c := content{chains: map[string][]rule{chainRange: nil, chainLinks: nil, chainLoopback: nil}, affinity: map[string]clientSet{}, clients: map[string]int{}, sets: map[string]map[string]string{}, datagrams: map[netip.AddrPort]bool{}}
 	for _, s := range []string{setServices, setNodePorts, setHairpin, setClosed, setClosedPorts} {
 		c.sets[s] = map[string]string{}
 	}
 	return c
 }
 
-// contentOf returns the content of the table of one family.
-func contentOf(d Desired, v6 bool) content {
+// contentOf returns the content of the table of one family. clients are the sizes of clientsOf.
+func contentOf(d Desired, v6 bool, clients map[string]int) content {
 	c := empty()
 	for _, p := range d.CIDRs {
 		if p.Addr().Is6() == v6 {
@@ -180,7 +202,6 @@ func contentOf(d Desired, v6 bool) content {
 	if v6 && !d.Loopback6 {
 		c.chains[chainLoopback] = []rule{{do: stay, network: loopback6()}}
 	}
-	clients := clientsOf(d.Rules)
 	for i := range d.Rules {
 		if r := &d.Rules[i]; r.Cluster.Is6() == v6 {
 			c.add(r, clients)
@@ -189,8 +210,8 @@ func contentOf(d Desired, v6 bool) content {
 	return c
 }
 
-// add adds one port of one Service, whose endpoints remember so many clients.
-func (c *content) add(r *service.Rule, clients int) {
+// add adds one port of one Service.
+func (c *content) add(r *service.Rule, clients map[string]int) {
 	proto := protocolNumber(r.Protocol)
 	if len(r.Backends) == 0 {
 		for _, e := range r.External {
@@ -239,14 +260,16 @@ func (c *content) external(r *service.Rule, e service.External, to string) strin
 	return chain
 }
 
-// sticky adds the chains of a Service whose clients keep their endpoints.
-func (c *content) sticky(r *service.Rule, chain string, clients int) {
+// sticky adds the chains of a Service whose clients keep their endpoints. The name of a set has its
+// time and size: one with other values is another set.
+func (c *content) sticky(r *service.Rule, chain string, clients map[string]int) {
 	var rules []rule
 	var all []string
 	for _, b := range r.Backends {
-		to := chainName("endpoint", r.Name+"/"+b.String())
-		set := fmt.Sprintf("%s-%d-%d", chainName("clients", r.Name+"/"+b.String()), int(r.Affinity.Seconds()), clients)
-		c.affinity[set] = clientSet{r.Affinity, clients}
+		key := endpointKey(r, b)
+		to, size := chainName("endpoint", key), clients[key]
+		set := fmt.Sprintf("%s-%d-%d", chainName("clients", key), int(r.Affinity.Seconds()), size)
+		c.affinity[set], c.clients[key] = clientSet{r.Affinity, size}, size
 		c.chains[to] = []rule{{do: remember, set: set}, {do: toBackend, backends: []netip.AddrPort{b}}}
 		rules = append(rules, rule{do: toRemembered, set: set, chains: []string{to}})
 		all = append(all, to)

@@ -35,10 +35,10 @@ func manyRules() []service.Rule {
 // endpoints.
 func TestDifferences_ReadinessChange_IsAFewMessagesAboutItsService(t *testing.T) {
 	t.Parallel()
-	before := contentOf(Desired{Rules: manyRules()}, false)
+	before := newContent(Desired{Rules: manyRules()})
 	rules := manyRules()
 	rules[100].Backends = rules[100].Backends[1:]
-	ops := differences(before, contentOf(Desired{Rules: rules}, false))
+	ops := differences(before, newContent(Desired{Rules: rules}, &before))
 	elements := 0
 	for _, o := range ops {
 		elements += len(o.elements)
@@ -57,11 +57,13 @@ func TestDifferences_Story_KernelTakesEveryStep(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		have := empty()
+		var known *content
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {
-			want := contentOf(drawDesired(t), false)
+			want := newContent(drawDesired(t), known)
 			for _, o := range differences(have, want) {
 				take(t, &have, o)
 			}
+			known = &want
 			if again := differences(have, want); len(again) > 0 {
 				t.Fatalf("not what was wanted: %+v", again)
 			}
@@ -215,7 +217,7 @@ func TestContentOf_ManyEndpointsWithAffinity_ClientsAreBounded(t *testing.T) {
 	}
 	for _, n := range [][2]int{{1, 1}, {1, 5}, {20, 5}, {200, 5}, {40, 100}} {
 		sum, least := 0, mostClients
-		for _, c := range contentOf(desired(n[0], n[1]), false).affinity {
+		for _, c := range newContent(desired(n[0], n[1])).affinity {
 			sum += c.size
 			least = min(least, c.size)
 		}
@@ -223,15 +225,64 @@ func TestContentOf_ManyEndpointsWithAffinity_ClientsAreBounded(t *testing.T) {
 			t.Errorf("%d Services with %d endpoints: %d clients in all, %d of one", n[0], n[1], sum, least)
 		}
 	}
-	one := contentOf(desired(1, 1), false)
-	for name, c := range one.affinity {
+	for name, c := range newContent(desired(1, 1)).affinity {
 		if c.size != mostClients {
 			t.Errorf("%s has %d clients", name, c.size)
 		}
 	}
-	before, d := contentOf(desired(200, 5), false), desired(200, 5)
+	before, d := newContent(desired(200, 5)), desired(200, 5)
 	d.Rules[7].Backends = d.Rules[7].Backends[:4]
-	if n := len(differences(before, contentOf(d, false))); n > 20 {
+	if n := len(differences(before, newContent(d, &before))); n > 20 {
 		t.Errorf("one endpoint less: %d changes", n)
 	}
+}
+
+// TestClientsOf_ServicesComeOneByOne_EachChangesFewSets: the sets of other Services keep their clients,
+// except for those that have to shrink so that all fit. No order of changes exceeds the limit of all
+// clients, however the number of endpoints grows and falls.
+//
+// Shows: D1
+func TestClientsOf_ServicesComeOneByOne_EachChangesFewSets(t *testing.T) {
+	t.Parallel()
+	var d Desired
+	have, renamed := newContent(d), 0
+	for i := range 100 {
+		r := service.Rule{Name: fmt.Sprintf("default/s%d/tcp/", i), Protocol: v1.ProtocolTCP, Port: 80, Cluster: netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), Affinity: time.Hour}
+		for j := range 4 {
+			r.Backends = append(r.Backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 88, byte(i), byte(j)}), 8080))
+		}
+		d.Rules = append(d.Rules, r)
+		next, kept := newContent(d, &have), 0
+		for name := range have.affinity {
+			if _, there := next.affinity[name]; there {
+				kept++
+			}
+		}
+		renamed += len(have.affinity) - kept
+		sum := 0
+		for _, c := range next.affinity {
+			sum += c.size
+		}
+		if len(next.affinity) != 4*(i+1) || sum > allClients {
+			t.Fatalf("%d Services: %d sets for %d clients", i+1, len(next.affinity), sum)
+		}
+		if lost := len(have.affinity) - kept; lost > 32 {
+			t.Errorf("Service %d renames %d sets of %d", i, lost, len(have.affinity))
+		}
+		have = next
+	}
+	if renamed > 2*len(have.affinity) {
+		t.Errorf("%d sets were renamed in all, of %d", renamed, len(have.affinity))
+	}
+	smaller := Desired{Rules: d.Rules[:50]}
+	for name := range newContent(smaller, &have).affinity {
+		if _, there := have.affinity[name]; !there {
+			t.Errorf("%s is new after Services have left", name)
+		}
+	}
+}
+
+// newContent returns the content of the table of IPv4 that follows another one.
+func newContent(d Desired, before ...*content) content {
+	return contentOf(d, false, clientsOf(d.Rules, [2]*content{slices.Concat(before, []*content{nil})[0]}))
 }

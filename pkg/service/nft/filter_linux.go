@@ -75,10 +75,11 @@ func (f *Filter) Apply(d Desired) (messages int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var next [2]*content
+	clients := clientsOf(d.Rules, f.applied)
 	err = f.transaction(func(m *message) {
 		before := m.seq
 		for i, v6 := range []bool{false, true} {
-			c := contentOf(d, v6)
+			c := contentOf(d, v6, clients)
 			next[i] = &c
 			t := &table{message: m, name: TableServices, family: familyOf(v6)}
 			t.sets = uint32(i) << 20 // set numbers must be unique in the transaction
@@ -177,13 +178,27 @@ func (f *Filter) Remove() error {
 }
 
 // Watch calls changed after another process has changed the tables of Services that Apply made, or
-// has removed a part of the guard. It returns when ctx ends.
-func (f *Filter) Watch(ctx context.Context, changed func()) error {
-	return f.watch(ctx, changed, func() {})
+// has removed a part of the guard. It calls proxied after another process has made a table or chain
+// of a kube-proxy in nftables. It returns when ctx ends.
+func (f *Filter) Watch(ctx context.Context, changed, proxied func()) error {
+	return f.watch(ctx, changed, proxied, func() {})
 }
 
-func (f *Filter) watch(ctx context.Context, changed, ready func()) error {
-	return watch(ctx, func(r reply) bool { return r.port != f.port.Load() && concerns(r, f.serving.Load()) }, changed, ready)
+func (f *Filter) watch(ctx context.Context, changed, proxied, ready func()) error {
+	see := func(r reply) notice {
+		if r.port == f.port.Load() {
+			return 0
+		}
+		return noticeIn(r, f.serving.Load())
+	}
+	return watch(ctx, see, func(n notice) {
+		if n&rulesChanged != 0 {
+			changed()
+		}
+		if n&proxyAppeared != 0 {
+			proxied()
+		}
+	}, ready)
 }
 
 // Proxy returns the table or chain of a kube-proxy in the packet filter, such as "table ip kube-proxy"; "" for
@@ -198,7 +213,7 @@ func (f *Filter) Proxy() (string, error) {
 	err := errors.Join(
 		f.conn.list(unix.NFT_MSG_GETTABLE, func(family byte, attrs []byte) {
 			attributes(attrs, func(kind uint16, data []byte) {
-				if kind == unix.NFTA_TABLE_NAME && textOf(data) == "kube-proxy" {
+				if kind == unix.NFTA_TABLE_NAME && isProxyTable(textOf(data)) {
 					found = append(found, "table "+familyText(family)+" kube-proxy")
 				}
 			})
@@ -213,7 +228,7 @@ func (f *Filter) Proxy() (string, error) {
 					chain = textOf(data)
 				}
 			})
-			if chain == proxyChain && table == proxyTable {
+			if isProxyChain(table, chain) {
 				found = append(found, "chain "+proxyChain+" in table "+familyText(family)+" "+table)
 			}
 		}),

@@ -484,7 +484,7 @@ func TestFilter_Watch_NoticesChangesOfOthersAlone(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended, ready := make(chan error, 1), make(chan struct{})
 	go n.run(func() error {
-		ended <- n.filter.watch(ctx, func() { changed <- struct{}{} }, func() { close(ready) })
+		ended <- n.filter.watch(ctx, func() { changed <- struct{}{} }, func() { t.Error("a kube-proxy is noticed") }, func() { close(ready) })
 		return nil
 	})
 	<-ready
@@ -510,6 +510,48 @@ func TestFilter_Watch_NoticesChangesOfOthersAlone(t *testing.T) {
 	}
 	if left := len(changed); left >= 4 { // of the other one's transaction, which has four messages
 		t.Errorf("%d more notices: the filter's own changes were noticed", left)
+	}
+}
+
+// TestFilter_Watch_NoticesAKubeProxyThatStartsLater: its table or its chain, in each mode that uses
+// nftables. Other tables and chains are not noticed, and neither is a kube-proxy that adds rules.
+func TestFilter_Watch_NoticesAKubeProxyThatStartsLater(t *testing.T) {
+	n := newNode(t)
+	n.apply(desired(webRule("10.88.0.2:8080")), "10.88.0.2")
+	proxied := make(chan struct{}, 100)
+	ctx, stop := context.WithCancel(t.Context())
+	ended, ready := make(chan error, 1), make(chan struct{})
+	go n.run(func() error {
+		ended <- n.filter.watch(ctx, func() { t.Error("a change of rules is noticed") }, func() { proxied <- struct{}{} }, func() { close(ready) })
+		return nil
+	})
+	<-ready
+	other := New()
+	defer other.Close()
+	add := func(name string, chains ...string) {
+		n.do(func() error {
+			return other.transaction(func(m *message) {
+				made := &table{message: m, name: name, family: familyOf(false)}
+				made.create()
+				for _, chain := range chains {
+					made.chain(chain, nil)
+				}
+			})
+		})
+	}
+	add("nat", "POSTROUTING", "KUBE-MARK-MASQ")
+	add("filter", "KUBE-SERVICES")
+	add("mine", "kube-proxy")
+	add("nat", "KUBE-SERVICES")
+	<-proxied
+	add("kube-proxy")
+	<-proxied
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Watch: %v", err)
+	}
+	if left := len(proxied); left > 0 {
+		t.Errorf("%d more notices", left)
 	}
 }
 
