@@ -103,7 +103,7 @@ func (c *Controller) execute(present map[pod.ObjectKey]bool, stuck bool, now tim
 			}
 		}
 	}
-	c.await(c.storeChanges(), stuck)
+	c.await(c.storeChanges(now), stuck)
 	for _, e := range c.workloads {
 		if e.change != nil && e.change.isDone() {
 			done = append(done, c.settleChange(e)...)
@@ -122,7 +122,7 @@ func (c *Controller) execute(present map[pod.ObjectKey]bool, stuck bool, now tim
 }
 
 // storeChanges begins to write the states of the commands of this Expand.
-func (c *Controller) storeChanges() (writes []*write) {
+func (c *Controller) storeChanges(now time.Time) (writes []*write) {
 	for _, e := range c.workloads {
 		s := e.change
 		if s == nil || s.write != nil {
@@ -134,7 +134,8 @@ func (c *Controller) storeChanges() (writes []*write) {
 			close(s.write.done)
 			continue
 		}
-		s.write, e.maybe = c.writer.add(e.id, e.layer, state), &s.state
+		s.write = c.writer.add(e.id, e.layer, state)
+		e.mayHave(&s.state, now)
 		writes = append(writes, s.write)
 	}
 	return writes
@@ -157,7 +158,7 @@ func (c *Controller) settleChange(e *entry) []*request {
 		e.stored, e.due = nil, true // the next decision replaces the state in the Store
 		s.fail(&RefusedError{errors.New("the workload has changed meanwhile: try again")})
 	default:
-		e.state, e.stored, e.maybe, e.due = s.state, s.write.state, nil, true
+		e.state, e.stored, e.maybe, e.unsure, e.due = s.state, s.write.state, nil, time.Time{}, true
 		c.stir(e)
 		for _, r := range s.requests {
 			c.cfg.Log.Info("Changing workload by command", "workload", e.name(), "command", string(r.command.Verb), "result", r.result)

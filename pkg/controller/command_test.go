@@ -213,15 +213,24 @@ type mortal struct {
 	*shelf
 	left int // writes until then; negative is never
 	dead bool
+
+	broken string // the workload whose writes fail
+	lies   bool   // these writes reach the disk although they fail
 }
 
 func (m *mortal) Save(of pod.ObjectKey, layer string, state []byte) error {
 	if m.dead {
 		return errors.New("killed")
 	}
+	if of.Name == m.broken && !m.lies {
+		return errors.New("input/output error")
+	}
 	err := m.shelf.Save(of, layer, state)
 	if m.left--; m.left == 0 {
 		m.dead = true
+	}
+	if of.Name == m.broken {
+		return errors.New("input/output error")
 	}
 	return err
 }

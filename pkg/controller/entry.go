@@ -26,6 +26,7 @@ type entry struct {
 	change  *change               // the commands in progress, until their state is stored; nil for none
 	keeping *keeping              // the logs of the newest version that failed; nil for none
 	maybe   *workload.State       // that the Store may have, while state does not have its facts; nil for none
+	unsure  time.Time             // when the first write of a maybe began
 	removal *write                // of the state, until it has ended; nil for none
 	pods    []*pod.Spec           // the set, by key
 	claims  []*pod.Object         // by key
@@ -136,7 +137,16 @@ func (c *Controller) decide(e *entry, now time.Time) {
 	case c.cfg.Store == nil || bytes.Equal(state, e.stored):
 		c.apply(e, d, now)
 	default:
-		e.saving, e.maybe = &saving{c.writer.add(e.id, e.layer, state), e.object, d}, &d.State
+		e.saving = &saving{c.writer.add(e.id, e.layer, state), e.object, d}
+		e.mayHave(&d.State, now)
+	}
+}
+
+// mayHave notes that the Store may have a state that has not taken effect. The wall clock may have
+// been set back since the first such write.
+func (e *entry) mayHave(state *workload.State, now time.Time) {
+	if e.maybe = state; e.unsure.IsZero() || e.unsure.After(now) {
+		e.unsure = now
 	}
 }
 
@@ -153,7 +163,7 @@ func (c *Controller) settle(e *entry, now time.Time) {
 		c.retry(e, now, s.err)
 	case s.err != nil:
 	case e.object == nil, e.object != s.object, e.due:
-		e.stored, e.due = s.state, true
+		e.stored, e.due, e.unsure = s.state, true, time.Time{}
 	default:
 		e.stored = s.state
 		c.apply(e, s.decision, now)
@@ -175,7 +185,7 @@ func (c *Controller) apply(e *entry, d workload.Decision, now time.Time) {
 	if e.failures = 0; e.maybe != nil || hasMoved(&e.state, &d.State) {
 		c.stir(e)
 	}
-	e.maybe = nil
+	e.maybe, e.unsure = nil, time.Time{}
 	for _, s := range d.Steps {
 		c.cfg.Log.Info("Changing pods of workload", "workload", e.name(), "action", string(s.Action), "pod", s.Key.String(), "reason", s.Reason)
 	}
@@ -248,7 +258,7 @@ func (c *Controller) podsOf(e *entry) []workload.Pod {
 	add := func(s *pod.Spec, leaving bool) {
 		p := workload.Pod{Spec: s, Leaving: leaving}
 		if have := c.statusOf(s); have != nil {
-			p.Status = have.status
+			p.Status, p.Earlier = have.status, have.kept && have.status != nil
 		}
 		pods = append(pods, p)
 	}

@@ -6,6 +6,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Progress is the progress of a workload towards its desired state.
@@ -23,15 +25,24 @@ type Progress struct {
 }
 
 // Progress returns the progress of the workload, from the status of its newest decision. While the
-// node still stops pods that left the set, the workload is neither whole nor complete.
+// node still stops pods that left the set, the workload is neither whole nor complete. The same
+// holds while a pod has only a report of the previous agent, unless the workload is a Job.
 func (w Workload) Progress() Progress {
 	p := w.byStatus()
+	if n := w.Decision.Unreported; n > 0 && !w.endsByItself() && (p.Whole || p.Complete) && !p.Failed {
+		return Progress{Message: fmt.Sprintf("%d pods have not been observed since the agent started", n)}
+	}
 	for _, of := range w.Pods {
 		if of.Leaving && !p.Failed && (p.Whole || p.Complete) {
 			p = Progress{Message: "pod " + of.Spec.Name + " is being removed"}
 		}
 	}
 	return p
+}
+
+// endsByItself reports whether the workload is a Job or CronJob: the results of its pods stay.
+func (w Workload) endsByItself() bool {
+	return w.Object.Kind == pod.KindJob || w.Object.Kind == pod.KindCronJob
 }
 
 func (w Workload) byStatus() Progress {

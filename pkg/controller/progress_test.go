@@ -2,10 +2,12 @@ package controller
 
 import (
 	"testing"
+	"testing/synctest"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -99,4 +101,65 @@ func TestProgress(t *testing.T) {
 	if got, want := w.Progress(), (Progress{Message: "pod old is being removed"}); got != want {
 		t.Errorf("a pod still stops: %+v, want %+v", got, want)
 	}
+}
+
+// TestProgress_PodsOfThePreviousAgent_WaitsForTheirReports: after a restart of the agent or a reboot,
+// the last reports of the previous agent do not make a workload complete. The first reports of this
+// agent do, and their readiness counts.
+func TestProgress_PodsOfThePreviousAgent_WaitsForTheirReports(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		object := want("web")
+		labels := map[string]string{"app": "web"}
+		d := object.Object.(*appsv1.Deployment)
+		d.Spec.Replicas, d.Spec.Selector = ptr.To[int32](2), &metav1.LabelSelector{MatchLabels: labels}
+		d.Spec.Template.Labels, d.Spec.Template.Spec.Containers = labels, []v1.Container{{Name: "c", Image: "i:1"}}
+		shelf := newShelf()
+		agent := func(kept ...workload.Pod) *Controller {
+			c := New(Config{Node: node, Kept: kept, Store: shelf, Live: true})
+			t.Cleanup(c.Close)
+			return c
+		}
+		status := func(ready v1.ConditionStatus) v1.PodStatus {
+			return v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}}}
+		}
+		report := func(c *Controller, s *pod.Spec, ready v1.ConditionStatus) {
+			p := *s.Pod
+			p.Status = status(ready)
+			if err := c.Report(pod.StatusReport{Pod: &p, Origin: s.Origin, Here: s.UID()}); err != nil {
+				t.Error(err)
+			}
+		}
+		expand := func(c *Controller) ([]*pod.Spec, Workload) {
+			pods, _ := c.Expand([]*pod.Object{object})
+			return pods, c.Workloads()[0]
+		}
+		first := agent()
+		pods, _ := expand(first)
+		var kept []workload.Pod
+		for _, s := range pods {
+			report(first, s, v1.ConditionTrue)
+			ready := status(v1.ConditionTrue)
+			kept = append(kept, workload.Pod{Spec: s, Status: &ready})
+		}
+		if _, w := expand(first); len(pods) != 2 || w.Decision.Unreported != 0 || !w.Progress().Complete {
+			t.Fatalf("before: %d pods, %d unreported, %+v", len(pods), w.Decision.Unreported, w.Progress())
+		}
+
+		next := agent(kept...)
+		_, w := expand(next)
+		if got, want := w.Progress(), (Progress{Message: "2 pods have not been observed since the agent started"}); got != want || w.Decision.Unreported != 2 {
+			t.Errorf("with the reports of the previous agent: %+v, %d unreported", got, w.Decision.Unreported)
+		}
+		report(next, pods[0], v1.ConditionTrue)
+		report(next, pods[1], v1.ConditionFalse) // it has to start again
+		_, w = expand(next)
+		if got, want := w.Progress(), (Progress{Whole: true, Message: "1 of 2 pods are available"}); got != want || w.Decision.Unreported != 0 {
+			t.Errorf("with their first reports: %+v, %d unreported", got, w.Decision.Unreported)
+		}
+		report(next, pods[1], v1.ConditionTrue)
+		if _, w = expand(next); !w.Progress().Complete {
+			t.Errorf("once all pods are ready: %+v", w.Progress())
+		}
+	})
 }

@@ -46,7 +46,7 @@ func (c *Controller) group() {
 func (c *Controller) others(e *entry) []workload.Member {
 	var all []workload.Member
 	for _, other := range c.with(e) {
-		all = append(all, workload.Member{Object: other.object, State: other.state, Maybe: other.maybe})
+		all = append(all, workload.Member{Object: other.object, State: other.state, Maybe: other.maybe, MaybeSince: other.unsure})
 	}
 	return all
 }

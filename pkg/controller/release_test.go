@@ -140,6 +140,57 @@ func tellRelease(t *testing.T, db string, kill int, seen map[string]bool, ends [
 	return writes
 }
 
+// TestF1_Release_StateOfAMemberCannotBeWritten_OthersReturn: three workloads change in one reading, and
+// the version of one fails. The state of another one cannot be written, or is written although the
+// write fails. The rollback does not wait for it for longer than a few minutes, and it follows once
+// its state can be written. The agent is killed after one of the writes, at each of them in turn.
+//
+// Shows: F1
+func TestF1_Release_StateOfAMemberCannotBeWritten_OthersReturn(t *testing.T) {
+	t.Parallel()
+	for name, lies := range map[string]bool{"not written": false, "written": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			writes := tellStuckRelease(t, lies, -1)
+			if writes < 12 {
+				t.Fatalf("the story took %d writes: it was not played", writes)
+			}
+			for kill := 1; kill <= writes; kill++ {
+				tellStuckRelease(t, lies, kill)
+			}
+		})
+	}
+}
+
+func tellStuckRelease(t *testing.T, lies bool, kill int) (writes int) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node1{t: t, store: &mortal{shelf: newShelf(), left: kill}, state: map[string]*v1.PodStatus{}}
+		n.boot()
+		defer func() { n.c.Close() }()
+		n.rounds(10, healthy, shop("good", "good", "good")...)
+		time.Sleep(2 * time.Minute)
+		n.rounds(10, healthy, shop("good", "good", "good")...)
+		n.store.broken, n.store.lies = "log", lies
+		next := shop("next", "bad", "next")
+		for range 6 {
+			n.rounds(10, healthy, next...)
+			time.Sleep(time.Minute)
+		}
+		got := n.versions()
+		if !strings.HasPrefix(got, "api=good db=good ") || !lies && got != "api=good db=good log=good" {
+			t.Errorf("killed after write %d, the versions are %s while a state cannot be written", kill, got)
+		}
+		n.store.broken = ""
+		for range 3 {
+			n.rounds(10, healthy, next...)
+			time.Sleep(time.Minute)
+		}
+		check(t, fmt.Sprintf("killed after write %d, the versions in the end", kill), n.versions(), "api=good db=good log=good")
+		writes = n.store.saves
+	})
+	return writes
+}
+
 // checkHistory fails if not both workloads that changed, or none, have a version that failed.
 func (n *node1) checkHistory(kill int, rolledBack bool) {
 	n.t.Helper()

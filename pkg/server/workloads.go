@@ -36,12 +36,14 @@ type Workload struct {
 	// Object is as an API server has it, with its status.
 	Object any `json:"object"`
 	// Source, Location, File and Line are the place of the manifest.
-	Source    string             `json:"source"`
-	Location  string             `json:"location"`
-	File      string             `json:"file,omitempty"`
-	Line      int                `json:"line,omitempty"`
-	Overrides []WorkloadOverride `json:"overrides,omitempty"`
-	History   []WorkloadRevision `json:"history,omitempty"`
+	Source   string `json:"source"`
+	Location string `json:"location"`
+	File     string `json:"file,omitempty"`
+	Line     int    `json:"line,omitempty"`
+	// Unreported is the number of pods that the status counts by a report of the previous agent.
+	Unreported int                `json:"unreported,omitempty"`
+	Overrides  []WorkloadOverride `json:"overrides,omitempty"`
+	History    []WorkloadRevision `json:"history,omitempty"`
 }
 
 // WorkloadOverride is a field that a command or a rollback has changed.

@@ -10,12 +10,24 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // RolloutStatus returns how far the rollout of a Deployment, StatefulSet or DaemonSet has come, in
-// kubectl's words, and whether it is done. The error says that it has failed, or that the strategy
+// kubectl's words, and whether it is done. A rollout is not done while the status counts a pod that
+// the agent has not observed yet. The error says that the rollout has failed, or that the strategy
 // has no rollout.
 func RolloutStatus(w *Workload) (text string, done bool, err error) {
+	if text, done, err = rolloutStatus(w); done && w.Unreported > 0 {
+		kind := map[string]string{pod.KindStatefulSet: "statefulset", pod.KindDaemonSet: "daemon set"}[w.Kind]
+		text = fmt.Sprintf("Waiting for %s %q rollout to finish: %d pods have not been observed since the agent started...", cmp.Or(kind, "deployment"), w.Object.GetName(), w.Unreported)
+		return text, false, nil
+	}
+	return text, done, err
+}
+
+func rolloutStatus(w *Workload) (text string, done bool, err error) {
 	switch o := w.Object.(type) {
 	case *appsv1.Deployment:
 		return deploymentRollout(o)

@@ -21,13 +21,15 @@ import (
 type Workload struct {
 	// Object is a *appsv1.Deployment, *appsv1.ReplicaSet, *appsv1.StatefulSet, *appsv1.DaemonSet,
 	// *batchv1.Job or *batchv1.CronJob, with its kind and status.
-	Object    metav1.Object
-	Kind      string
-	Source    string
-	File      string
-	Line      int
-	Overrides []WorkloadOverride
-	History   []WorkloadRevision
+	Object metav1.Object
+	Kind   string
+	Source string
+	File   string
+	Line   int
+	// Unreported is the number of pods that the status counts by a report of the previous agent.
+	Unreported int
+	Overrides  []WorkloadOverride
+	History    []WorkloadRevision
 }
 
 // WorkloadOverride is a field that a command or a rollback has changed.
@@ -54,13 +56,14 @@ type WorkloadRevision struct {
 // UnmarshalJSON reads an item of the agent's answer.
 func (w *Workload) UnmarshalJSON(data []byte) error {
 	var item struct {
-		Object    json.RawMessage    `json:"object"`
-		Source    string             `json:"source"`
-		Location  string             `json:"location"`
-		File      string             `json:"file"`
-		Line      int                `json:"line"`
-		Overrides []WorkloadOverride `json:"overrides"`
-		History   []WorkloadRevision `json:"history"`
+		Object     json.RawMessage    `json:"object"`
+		Source     string             `json:"source"`
+		Location   string             `json:"location"`
+		File       string             `json:"file"`
+		Line       int                `json:"line"`
+		Unreported int                `json:"unreported"`
+		Overrides  []WorkloadOverride `json:"overrides"`
+		History    []WorkloadRevision `json:"history"`
 	}
 	if err := json.Unmarshal(data, &item); err != nil {
 		return err
@@ -79,7 +82,7 @@ func (w *Workload) UnmarshalJSON(data []byte) error {
 	if item.File == "" {
 		item.File = item.Location
 	}
-	*w = Workload{object, kind.Kind, item.Source, item.File, item.Line, item.Overrides, item.History}
+	*w = Workload{object, kind.Kind, item.Source, item.File, item.Line, item.Unreported, item.Overrides, item.History}
 	return nil
 }
 

@@ -178,7 +178,7 @@ func (r *request) undo(number int64, f fieldsOf) (string, error) {
 	at := slices.IndexFunc(list, func(v Revision) bool { return v.Number == number })
 	if number == 0 {
 		if len(list) < 2 {
-			return "", fmt.Errorf("no rollout history found for %s %q", r.kind, name)
+			return "", fmt.Errorf("no rollout history found for %s %q%s", r.kind, name, noHistory(r.effective.Object))
 		}
 		for at = len(list) - 2; at >= 0 && list[at].Failed != ""; at-- {
 		}
@@ -188,7 +188,7 @@ func (r *request) undo(number int64, f fieldsOf) (string, error) {
 	}
 	switch {
 	case at < 0:
-		return "", fmt.Errorf("unable to find specified revision %d in history", number)
+		return "", fmt.Errorf("unable to find specified revision %d in history%s", number, noHistory(r.effective.Object))
 	case !list[at].isKnown():
 		return "", fmt.Errorf("the pod template of revision %d is lost", list[at].Number)
 	case sameTemplate(f.template, &list[at].Template):
@@ -196,6 +196,23 @@ func (r *request) undo(number int64, f fieldsOf) (string, error) {
 	}
 	r.next.setTemplate(r.source, &list[at].Template, r.in.Now, fmt.Sprintf("rollout undo to revision %d", list[at].Number))
 	return "rolled back", nil
+}
+
+// noHistory returns why a workload keeps no earlier revision; "" if it may keep some.
+func noHistory(object any) string {
+	var limit *int32
+	switch w := object.(type) {
+	case *appsv1.Deployment:
+		limit = w.Spec.RevisionHistoryLimit
+	case *appsv1.StatefulSet:
+		limit = w.Spec.RevisionHistoryLimit
+	case *appsv1.DaemonSet:
+		limit = w.Spec.RevisionHistoryLimit
+	}
+	if valueOr(limit, defaultHistory) > 0 {
+		return ""
+	}
+	return ": spec.revisionHistoryLimit is 0, so no earlier revision is kept"
 }
 
 // maxActiveJobs limits the Jobs of a CronJob that have not finished: with that many, CreateJob

@@ -165,9 +165,10 @@ func (d *daemonSet) decide() Decision {
 		shown = append(shown, Pod{Spec: s})
 	}
 	d.out.Status = d.status(shown)
-	d.out.State = State{Revisions: prune(d.list, d.spec.RevisionHistoryLimit, func(r *Revision) bool {
-		return d.in.State.needs(r) || slices.ContainsFunc(d.in.Pods, func(p Pod) bool { return p.Spec.Pod.Labels[appsv1.ControllerRevisionHashLabelKey] == r.Hash })
-	})}
+	d.out.State = State{Revisions: d.list}
+	d.out.history = &history{d.spec.RevisionHistoryLimit, func(r *Revision) bool {
+		return slices.ContainsFunc(d.in.Pods, func(p Pod) bool { return p.Spec.Pod.Labels[appsv1.ControllerRevisionHashLabelKey] == r.Hash })
+	}}
 	return d.finish()
 }
 

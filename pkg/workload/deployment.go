@@ -212,7 +212,7 @@ func (d *deployment) decide() Decision {
 	}
 	complete := d.isComplete(status)
 	if complete || d.spec.Paused {
-		list = prune(list, d.spec.RevisionHistoryLimit, func(r *Revision) bool { return r.Replicas > 0 || d.in.State.needs(r) })
+		d.out.history = &history{d.spec.RevisionHistoryLimit, func(r *Revision) bool { return r.Replicas > 0 }}
 	}
 	state := &DeploymentState{Desired: d.replicas, Most: d.replicas + d.surge, Conditions: d.conditions}
 	if d.before != nil {

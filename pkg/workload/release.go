@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
@@ -55,6 +56,9 @@ type ReleaseState struct {
 	// Failed is the workload whose version failed, as deployment/web, and Why the reason.
 	Failed string `json:"failed,omitempty"`
 	Why    string `json:"why,omitempty"`
+	// Without has the workloads that were about to take part when a failure ended the rollout, and
+	// whose states could not be written, with the hash of their new template. They do not try it.
+	Without map[string]string `json:"without,omitempty"`
 }
 
 // Member is a workload of a release, in the state after its last decision.
@@ -64,8 +68,19 @@ type Member struct {
 	// State is the state that is stored.
 	State State
 	// Maybe is another state that the store may have: it is being written, or its write has failed.
-	// While it is not nil, no outcome may depend on State.
+	// While it is not nil, no outcome may depend on State, except that a rollback waits for stuckAfter
+	// at most.
 	Maybe *State
+	// MaybeSince is when the first of these writes began.
+	MaybeSince time.Time
+}
+
+// stuckAfter is how long a rollback waits for a workload whose state cannot be written.
+const stuckAfter = time.Minute
+
+// isStuck reports whether a rollback does not wait any more for the state of the workload.
+func (m *Member) isStuck(now time.Time) bool {
+	return m.Maybe != nil && !now.Before(m.MaybeSince.Add(stuckAfter))
 }
 
 // nameOf returns the name of a workload inside its namespace, with its kind.
@@ -248,19 +263,73 @@ func (in *Input) follow() (failed, to *Revision, why string, events []Event) {
 }
 
 // outcomeElsewhere returns the outcome of the rollout of the workload in the state of another one,
-// nil for none.
+// nil for none. An outcome that the store may have counts once its workload is stuck: if the store
+// has another state, the workload takes the outcome back from here.
 func (in *Input) outcomeElsewhere() *ReleaseState {
 	r := in.State.Release
 	if r == nil || r.Outcome != "" || r.Name != ReleaseOf(in.Object).Name {
 		return nil
 	}
 	for i := range in.Release {
-		o := in.Release[i].State.Release
-		if o != nil && o.Name == r.Name && o.Rollout == r.Rollout && o.Outcome != "" {
-			return o
+		m := &in.Release[i]
+		states := []*State{&m.State}
+		if m.isStuck(in.Now) {
+			states = append(states, m.Maybe)
+		}
+		for _, s := range states {
+			if o := s.Release; o != nil && o.Name == r.Name && o.Rollout == r.Rollout && o.Outcome != "" {
+				return o
+			}
 		}
 	}
 	return nil
+}
+
+// stayBehind keeps the version of a workload whose new template was about to take part in a rollout
+// that has failed. It returns the event about it.
+func (in *Input) stayBehind(source *pod.Object) []Event {
+	n := len(in.State.Revisions)
+	if n == 0 || !begins(in.Object, &in.State) {
+		return nil
+	}
+	failed := in.failedWithout()
+	newest := &in.State.Revisions[n-1]
+	if failed == nil || !in.canReturn(in.Object, newest) {
+		return nil
+	}
+	next := in.State.Override.copied()
+	next.setTemplate(source, &newest.Template, in.Now, fmt.Sprintf("revision %d stays: %s", newest.Number, failed.Why))
+	if next.Template == nil {
+		return nil
+	}
+	next.Template.Rollback = true
+	in.State.Override = next.orNil()
+	in.Object, _, _ = in.State.Override.Apply(source)
+	in.State.Release = &ReleaseState{Name: failed.Name, Rollout: failed.Rollout, Before: newest.Hash, Outcome: Failed, Failed: failed.Failed, Why: failed.Why}
+	return []Event{{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("The new version is not tried: %s", failed.Why)}}
+}
+
+// failedWithout returns the newest rollout of the release, if that has failed, and the workload was
+// about to take part in it with its template of now; else nil. An outcome that is being stored counts:
+// if it is lost, the others take it back from the workload.
+func (in *Input) failedWithout() *ReleaseState {
+	t, _ := in.Object.Template()
+	name := ReleaseOf(in.Object).Name
+	var newest *ReleaseState
+	see := func(o *ReleaseState) {
+		if o != nil && o.Name == name && (newest == nil || o.Rollout > newest.Rollout || o.Rollout == newest.Rollout && o.Without != nil) {
+			newest = o
+		}
+	}
+	for i := range in.Release {
+		if see(in.Release[i].State.Release); in.Release[i].Maybe != nil {
+			see(in.Release[i].Maybe.Release)
+		}
+	}
+	if newest == nil || newest.Outcome != Failed || newest.Without[nameOf(in.Object)] != templateHash(t, 0) {
+		return nil
+	}
+	return newest
 }
 
 // canReturn reports whether a workload may get the template of an older revision.
@@ -275,7 +344,7 @@ func (in *Input) canReturn(effective *pod.Object, to *Revision) bool {
 func (in *Input) judgeRelease(d *Decision, newest *Revision, why string) (failed, to *Revision, reason string) {
 	r := *d.State.Release
 	switch {
-	case why == "" && !d.State.Trial.Passed, in.mustWait(&r, why == ""):
+	case why == "" && !d.State.Trial.Passed, in.mustWait(d, &r, why == ""):
 		return nil, nil, ""
 	case why == "":
 		r.Outcome = Passed
@@ -293,6 +362,7 @@ func (in *Input) judgeRelease(d *Decision, newest *Revision, why string) (failed
 		return nil, nil, ""
 	}
 	r.Outcome = Failed
+	in.leaveOut(&r)
 	back := in.State.before()
 	if back == nil { // the workload is new: only the other ones return
 		d.State.Release, d.State.Trial = &r, nil
@@ -305,10 +375,17 @@ func (in *Input) judgeRelease(d *Decision, newest *Revision, why string) (failed
 
 // mustWait reports whether the rollout of a release cannot end yet. That is so if the state of
 // another workload is being stored, if that workload is about to take part, or, for a success, if
-// it is on trial.
-func (in *Input) mustWait(r *ReleaseState, success bool) bool {
+// it is on trial. A failure does not wait for a workload that is stuck.
+func (in *Input) mustWait(d *Decision, r *ReleaseState, success bool) bool {
 	return slices.ContainsFunc(in.Release, func(m Member) bool {
-		if m.Maybe != nil {
+		switch {
+		case m.Maybe == nil:
+		case success:
+			return true
+		case m.isStuck(in.Now):
+			return false
+		default:
+			d.Wake = earlier(d.Wake, m.MaybeSince.Add(stuckAfter))
 			return true
 		}
 		effective, _, _ := m.State.Override.Apply(m.Object)
@@ -321,6 +398,34 @@ func (in *Input) mustWait(r *ReleaseState, success bool) bool {
 		t := m.State.Trial
 		return triesAgain(m.Object, &m.State, in.stateOf) || m.isWith(r) && (t == nil || !t.Passed)
 	})
+}
+
+// leaveOut notes the workloads whose states cannot be written, when a rollout fails. They follow once
+// their states can be written.
+func (in *Input) leaveOut(r *ReleaseState) {
+	var names []string
+	r.Without = nil
+	for i := range in.Release {
+		m := &in.Release[i]
+		if !m.isStuck(in.Now) {
+			continue
+		}
+		name := nameOf(m.Object)
+		effective, _, _ := m.State.Override.Apply(m.Object)
+		if t, _ := effective.Template(); begins(effective, &m.State) {
+			if r.Without == nil {
+				r.Without = make(map[string]string)
+			}
+			r.Without[name] = templateHash(t, 0)
+			names = append(names, name)
+		} else if m.isWith(r) {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		slices.Sort(names)
+		r.Why += fmt.Sprintf(" (the state of %s cannot be written: it follows later)", strings.Join(names, ", "))
+	}
 }
 
 // whoCannotReturn returns a clause that names a workload that cannot return to its previous

@@ -473,6 +473,94 @@ func TestRelease_HistoryLimitOfZero_VersionBeforeStays(t *testing.T) {
 	f.expect("api=web:1 db=web:1 log=web:1")
 }
 
+// decideBeside has a workload decided while the state of another one may be stored, or not.
+func (f *fleet) decideBeside(name, stuck string, maybe State, since time.Time) Decision {
+	f.t.Helper()
+	w := f.named(name)
+	w.release = f.release(w)
+	for i := range w.release {
+		if m := &w.release[i]; m.Object.Name == stuck {
+			m.Maybe, m.MaybeSince = &maybe, since
+		}
+	}
+	return w.next()
+}
+
+// The state of a workload that has the new version, or is about to get it, cannot be written. A
+// failure waits for it for a minute. Then the others return, the reason names the workload, and it
+// follows once its state can be written.
+func TestRelease_StateOfAMemberCannotBeWritten_FailureWaitsForAMinute(t *testing.T) {
+	t.Parallel()
+	for name, joined := range map[string]bool{"it has the version": true, "it is about to get it": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := shop(t)
+			f.set("web:2", "api", "db", "log")
+			db := f.named("db")
+			db.release = f.release(db)
+			maybe := Next(db.input()).State
+			if joined {
+				f.settle()
+			}
+			since := db.now
+			for range 6 {
+				for _, other := range []string{"api", "log"} {
+					f.decideBeside(other, "db", maybe, since)
+					f.named(other).settle()
+				}
+			}
+			f.breaks("api")
+			d := f.decideBeside("api", "db", maybe, since)
+			if wanted(f.named("api")) != "web:2" || d.Wake.IsZero() || d.Wake.After(since.Add(stuckAfter)) {
+				t.Errorf("before the minute is over: %s, due at %v", wanted(f.named("api")), d.Wake)
+			}
+			f.sleep(stuckAfter)
+			f.decideBeside("api", "db", maybe, since)
+			why := f.named("api").failedText("web:2")
+			if !strings.HasPrefix(why, "release shop failed: deployment/api: ") || !strings.HasSuffix(why, " (the state of statefulset/db cannot be written: it follows later)") {
+				t.Errorf("why: %s", why)
+			}
+			f.decideBeside("log", "db", maybe, since)
+			for range 3 { // its state can be written again
+				f.turn()
+			}
+			f.expect("api=web:1 db=web:1 log=web:1")
+			for range 3 {
+				f.settle()
+				f.sleep(time.Hour)
+			}
+			f.expect("api=web:1 db=web:1 log=web:1")
+			f.set("web:3", "api")
+			f.turn()
+			f.turn()
+			f.expect("api=web:3 db=web:2 log=web:2")
+		})
+	}
+}
+
+// The store may have the outcome of a rollout, which could not be reported as written. After a minute
+// the others take this outcome: the next agent may read it.
+func TestRelease_OutcomeMayBeStored_OthersTakeIt(t *testing.T) {
+	t.Parallel()
+	f := shop(t)
+	f.set("web:2", "api", "db")
+	f.settle()
+	db := f.named("db")
+	var maybe State
+	copyJSON(t, db.state, &maybe)
+	maybe.Release.Outcome = Passed
+	since := db.now
+	f.breaks("api")
+	f.decideBeside("api", "db", maybe, since)
+	equal(t, "the outcome before the minute is over", f.named("api").state.Release.Outcome, "")
+	f.sleep(stuckAfter)
+	f.decideBeside("api", "db", maybe, since)
+	equal(t, "the outcome", f.named("api").state.Release.Outcome, Passed)
+	f.turn()
+	f.expect("api=web:2 db=web:2 log=web:1")
+	equal(t, "the outcome of the other one", f.named("db").state.Release.Outcome, Passed)
+}
+
 // A Deployment that is paused during the rollout keeps its outcome open, and returns when another
 // version fails.
 func TestRelease_PausedDuringTheRollout_WaitsAndReturns(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/dump"
 
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podstatic"
 )
 
@@ -128,6 +129,47 @@ func (r *Revision) isKnown() bool { return len(r.Template.Spec.Containers) > 0 }
 
 // defaultHistory is the default revisionHistoryLimit.
 const defaultHistory = 10
+
+// history says which revisions a workload keeps: those in use, and a number of others.
+type history struct {
+	limit *int32
+	used  func(*Revision) bool
+}
+
+// dropHistory removes the revisions that the workload need not keep any more. It keeps a revision
+// to which a rollback may return, even with revisionHistoryLimit 0.
+func (in *Input) dropHistory(d *Decision) {
+	h := d.history
+	if d.history = nil; h == nil {
+		return
+	}
+	back := in.mayReturnTo(d)
+	d.State.Revisions = prune(d.State.Revisions, h.limit, func(r *Revision) bool {
+		return h.used(r) || d.State.needs(r) || r.Hash == back
+	})
+}
+
+// mayReturnTo returns the hash of the revision that a rollback would restore if the newest one
+// failed later; "" for none. A release has its revision in its own state.
+func (in *Input) mayReturnTo(d *Decision) string {
+	n, o := len(d.State.Revisions), d.State.Override
+	guarded := annotationsOf(in.Object)[pod.AnnotationRollback] == pod.RollbackOnFailure && ReleaseOf(in.Object).Name == ""
+	if n == 0 || !guarded || o != nil && o.Template != nil && o.Template.Rollback {
+		return ""
+	}
+	newest := &d.State.Revisions[n-1]
+	over := newest.Good // without a trial, for example while the workload is paused
+	if t := d.State.Trial; t != nil && t.Number == newest.Number {
+		over = t.Over
+	}
+	if over {
+		return ""
+	}
+	if back := target(d.State.Revisions, newest.Hash, in.allows); back != nil {
+		return back.Hash
+	}
+	return ""
+}
 
 // prune returns the revisions without the oldest ones beyond the limit. It keeps the newest
 // revision and each revision for which used returns true. It does not change list.

@@ -160,6 +160,7 @@ func (in *Input) failure(d *Decision, t *Trial, newest *Revision, pods []Pod, co
 	switch {
 	case in.Now.Before(end):
 		d.Wake = earlier(d.Wake, end)
+	case d.Unreported > 0: // the next report makes the workload due
 	case !complete:
 		return fmt.Sprintf("not all of its pods are available at the end of its trial of %s", length)
 	case d.State.isChanged():

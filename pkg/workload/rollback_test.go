@@ -374,6 +374,108 @@ func TestRollback_DaemonSet_DeadlineOfTheAnnotation(t *testing.T) {
 	equal(t, "why", w.failedText("web:2"), "its pods are not available within 20s")
 }
 
+// With revisionHistoryLimit 0, the version before stays until the new one has passed its trial. Then
+// no version is left to which a person could return, as in Kubernetes.
+func TestRollback_HistoryLimitOfZero_VersionBeforeStaysDuringTheTrial(t *testing.T) {
+	t.Parallel()
+	none := int32(0)
+	for kind, object := range map[string]any{
+		KindDeployment:  webDeployment(2, "web:1", "1", "0"),
+		KindStatefulSet: webSet(2, func(s *appsv1.StatefulSetSpec) { s.RevisionHistoryLimit = &none }),
+		KindDaemonSet:   webDaemonSet("", ""),
+	} {
+		begin := func(t *testing.T) (w *world, image func(string)) {
+			w = newWorld(t, workloadOf(kind, object))
+			image = func(name string) { setImage(w, name) }
+			switch kind {
+			case KindDeployment:
+				editDeployment(w, func(s *appsv1.DeploymentSpec) { s.RevisionHistoryLimit = &none })
+			case KindStatefulSet:
+				image = func(name string) {
+					edit(w, func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Image = name })
+				}
+			case KindDaemonSet:
+				edit(w, func(s *appsv1.DaemonSet) { s.Spec.RevisionHistoryLimit = &none })
+				image = func(name string) {
+					edit(w, func(s *appsv1.DaemonSet) { s.Spec.Template.Spec.Containers[0].Image = name })
+				}
+			}
+			guarded(w, pod.AnnotationRollback, pod.RollbackOnFailure)
+			image("web:1")
+			for range 8 {
+				w.next()
+				w.settle()
+			}
+			w.now = w.now.Add(defaultTrial)
+			w.next()
+			w.checkIdempotent()
+			image("web:2")
+			for range 8 {
+				w.next()
+				w.settle()
+				w.now = w.now.Add(time.Second)
+			}
+			w.next()
+			for _, p := range w.last.Pods {
+				equal(t, "the image on trial", p.Pod.Spec.Containers[0].Image, "web:2")
+			}
+			return w, image
+		}
+		t.Run(kind+" fails", func(t *testing.T) {
+			t.Parallel()
+			w, _ := begin(t)
+			crash(w, 1, true, allPods)
+			for range 8 {
+				w.next()
+				w.settle()
+			}
+			for _, p := range w.last.Pods {
+				equal(t, "the image after the failure", p.Pod.Spec.Containers[0].Image, "web:1")
+			}
+			w.checkIdempotent()
+		})
+		t.Run(kind+" passes", func(t *testing.T) {
+			t.Parallel()
+			w, _ := begin(t)
+			w.now = w.now.Add(defaultTrial)
+			w.next()
+			w.checkIdempotent()
+			equal(t, "the number of revisions", len(w.state.Revisions), 1)
+			_, err := w.do(Command{Verb: Undo})
+			want := fmt.Sprintf("no rollout history found for %s \"web\": spec.revisionHistoryLimit is 0, so no earlier revision is kept", strings.ToLower(kind))
+			if err == nil || err.Error() != want {
+				t.Errorf("undo: %v", err)
+			}
+		})
+	}
+}
+
+// A trial does not end with the reports of the previous agent: after a reboot, the pods have to
+// become available again first.
+func TestRollback_TrialEndsAfterAReboot_WaitsForReports(t *testing.T) {
+	t.Parallel()
+	w := onTrial(t)
+	for range 5 {
+		w.next()
+		w.settle()
+	}
+	w.next()
+	w.now = w.last.Wake
+	earlier := func(is bool) {
+		for i := range w.pods {
+			w.pods[i].Earlier = is
+		}
+	}
+	earlier(true)
+	d := Next(w.input())
+	equal(t, "the trial is over before the reports", d.State.Trial.Over, false)
+	equal(t, "the pods without a report", d.Unreported, 2)
+	earlier(false)
+	w.next()
+	equal(t, "the trial is over with the reports", w.state.Trial.Over, true)
+	equal(t, "the pods without a report", w.last.Unreported, 0)
+}
+
 // Versions crash, become ready or never do, and people undo, restart, scale and pause, at random.
 // After each event a second decision changes nothing, a version that failed does not come back by
 // itself, and in the end the pods follow from the source and the overrides.

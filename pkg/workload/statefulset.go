@@ -319,14 +319,14 @@ func (s *setRun) decide() Decision {
 	slices.SortFunc(d.Claims, func(a, b *pod.Object) int { return a.Key.Compare(b.Key) })
 	status := s.status()
 	d.Status = status
-	d.State.Revisions = prune(s.revisions, s.set.Spec.RevisionHistoryLimit, s.isLive)
+	d.State.Revisions, d.history = s.revisions, &history{s.set.Spec.RevisionHistoryLimit, s.isLive}
 	d.State.StatefulSet = &StatefulSetState{Current: status.CurrentRevision, Claims: s.used}
 	return d
 }
 
 // isLive reports whether the revision is the current one, or that of a pod of the set.
 func (s *setRun) isLive(r *Revision) bool {
-	if r.Hash == s.current.Hash || s.in.State.needs(r) {
+	if r.Hash == s.current.Hash {
 		return true
 	}
 	return slices.ContainsFunc(s.in.Pods, func(p Pod) bool { return revisionOf(p.Spec) == r.Hash })

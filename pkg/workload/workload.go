@@ -58,6 +58,9 @@ type Pod struct {
 	Status *v1.PodStatus
 	// Leaving says that the pod has left the set, and that the node still stops it.
 	Leaving bool
+	// Earlier says that Status is the last report of the previous agent. The pod may have ended
+	// since, as after a reboot.
+	Earlier bool
 }
 
 // Decision has the pods that a workload should have now, and their reasons.
@@ -76,6 +79,9 @@ type Decision struct {
 	// *appsv1.DeploymentStatus, *appsv1.ReplicaSetStatus, *appsv1.StatefulSetStatus,
 	// *appsv1.DaemonSetStatus, *batchv1.JobStatus or *batchv1.CronJobStatus.
 	Status any
+	// Unreported is the number of pods that stay and that Status counts by a report of the previous
+	// agent.
+	Unreported int
 	// Events are the events since the last call, with Kubernetes' reasons.
 	Events []Event
 	// Wake is when to call Next again even if no pod changes; zero: only after a change.
@@ -87,6 +93,8 @@ type Decision struct {
 	// Failed is the version that this decision rolls back; nil for none. The caller keeps the logs
 	// of its pods before they leave.
 	Failed *FailedVersion
+
+	history *history // the limit of State.Revisions, until Next has applied it; nil for none
 }
 
 // FailedVersion is a version of a pod template that was rolled back.
@@ -133,6 +141,7 @@ func Next(in Input) Decision {
 	failed, to, why, more := in.follow()
 	var d Decision
 	if failed == nil {
+		more = append(more, in.stayBehind(source)...)
 		in.begin()
 		d = decide(in)
 		failed, to, why = in.judgeTrial(&d)
@@ -140,6 +149,7 @@ func Next(in Input) Decision {
 	if failed != nil {
 		d = in.rollBack(source, failed, to, why)
 	}
+	in.dropHistory(&d)
 	for _, field := range ended {
 		events = append(events, Event{v1.EventTypeNormal, "OverrideEnded", "The override of " + field + " has ended: its source has another value now"})
 	}
@@ -159,6 +169,11 @@ func decide(in Input) Decision {
 		d.State.Created = &now
 	}
 	in.noteCause(&d)
+	for _, p := range in.Pods {
+		if p.Earlier && !p.Leaving && slices.ContainsFunc(d.Pods, func(s *pod.Spec) bool { return s.Key == p.Spec.Key }) {
+			d.Unreported++
+		}
+	}
 	return d
 }
 
