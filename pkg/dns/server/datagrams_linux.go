@@ -108,18 +108,25 @@ func (d *datagrams) one(ctx context.Context, msg []byte, from netip.AddrPort) []
 		return nil
 	case then == nil:
 		return packed(&q, now)
-	case !s.clients.enter(from.Addr()):
+	}
+	result, leave := s.clients.enter(from.Addr(), byDatagram)
+	switch result {
+	case strangers:
+		s.counts.refused.Add(1)
+		return overLimit(msg)
+	case tooMany:
 		s.counts.refused.Add(1)
 		return packed(&q, s.failure())
+	case admitted:
+		d.wait(ctx, q, then, from, leave)
 	}
-	d.wait(ctx, q, then, from)
 	return nil
 }
 
 // wait sends the answer to a query once other servers have answered.
-func (d *datagrams) wait(ctx context.Context, q dns.Query, then later, from netip.AddrPort) {
+func (d *datagrams) wait(ctx context.Context, q dns.Query, then later, from netip.AddrPort, leave func()) {
 	d.waiting.Go(func() {
-		defer d.server.clients.leave(from.Addr())
+		defer leave()
 		d.server.safely(func() {
 			if out := packed(&q, then(ctx)); out != nil {
 				_, _ = d.conn.WriteToUDPAddrPort(out, from) // the client asks again

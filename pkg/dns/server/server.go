@@ -3,6 +3,7 @@
 //
 // One client cannot block others: each has limits for its rate, its connections and its queries
 // that wait for other servers. The server drops queries above these limits, and closes connections.
+// Clients whose addresses may be forged have a limit together.
 // All sizes, times and counts are bounded.
 //
 // Each query within the limits gets an answer, at least SERVFAIL. Other servers never see a name of

@@ -632,6 +632,43 @@ func TestServer_FloodInTheNameOfAnother_ThatOneIsAnsweredOverTCP(t *testing.T) {
 	}
 }
 
+// A pod that sends from changing addresses uses up the share of clients whose addresses may be forged.
+// Another client is referred to connections, and is answered over UDP again after the first one.
+//
+// Shows: D1
+func TestServer_FloodFromChangingAddresses_OthersAreAnswered(t *testing.T) {
+	const client = "127.0.0.67"
+	l := limits()
+	l.Rate, l.Burst = 0, 100
+	s := start(t, l)
+	s.Set(state())
+	msg := query(t, 1, "web.default.svc.cluster.local.", dnsmessage.TypeA, 0)
+	for i := range strangersFactor * l.Burst {
+		forged := dialFrom(t, "udp", fmt.Sprintf("127.%d.%d.1", 1+i>>8, i&0xff), s.at)
+		if m := askOver(t, forged, msg); m.Truncated || len(m.Answers) != 1 {
+			t.Fatalf("query %d, within the share of strangers: %v", i, m)
+		}
+		_ = forged.Close()
+	}
+	udp := dialFrom(t, "udp", client, s.at)
+	defer udp.Close()
+	if m := askOver(t, udp, msg); !m.Truncated {
+		t.Errorf("a new client during the flood: %v", m)
+	}
+	tcp := dialFrom(t, "tcp", client, s.at)
+	defer tcp.Close()
+	for _, conn := range []net.Conn{tcp, udp} {
+		if m := askOver(t, conn, msg); m.Truncated || fmt.Sprint(addresses(m)) != "[10.96.1.1]" {
+			t.Errorf("%s: %v", conn.LocalAddr().Network(), m)
+		}
+	}
+	forged := dialFrom(t, "udp", "127.9.9.9", s.at)
+	defer forged.Close()
+	if m := askOver(t, forged, msg); !m.Truncated {
+		t.Errorf("another forged address: %v", m)
+	}
+}
+
 // A client with many queries that wait for a dead server, and many connections, leaves room for
 // others.
 func TestServer_OneClientWaitsALot_OthersAreAnswered(t *testing.T) {

@@ -33,7 +33,7 @@ func (s *Server) Streams(ctx context.Context, l *net.TCPListener) error {
 			continue
 		}
 		from := addressOf(conn.RemoteAddr())
-		if !s.clients.connect(from) {
+		if !s.clients.connect(from, time.Now()) {
 			s.counts.refused.Add(1)
 			_ = conn.Close()
 			continue
@@ -105,11 +105,12 @@ func (s *Server) stream(ctx context.Context, conn net.Conn, from netip.Addr) {
 
 // waited answers with the answer of another server, unless too many queries wait for one.
 func (s *Server) waited(ctx context.Context, from netip.Addr, later later) reply {
-	if !s.clients.enter(from) {
+	result, leave := s.clients.enter(from, byStream)
+	if result != admitted {
 		s.counts.refused.Add(1)
 		return s.failure()
 	}
-	defer s.clients.leave(from)
+	defer leave()
 	return later(ctx)
 }
 
