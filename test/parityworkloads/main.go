@@ -133,6 +133,9 @@ func recordAll(ctx context.Context, o *options, chosen []*Scenario) (fine bool, 
 	return fine, nil
 }
 
+// notCompared is the problem of a scenario that make parity-workloads has to record first.
+const notCompared = "it is not recorded"
+
 // compareOne returns the problem of a scenario, "" for none: nodectl's rounds are neither
 // the recorded ones nor those that have a reason. With write, the file gets nodectl's rounds; a
 // person writes the reason.
@@ -146,8 +149,8 @@ func compareOne(s *Scenario, write bool) (problem string, err error) {
 		want = s.Nodectl
 	}
 	switch different := difference(s.Kubernetes, got); {
-	case len(s.Kubernetes) == 0:
-		problem = "it is not recorded"
+	case !s.isRecorded():
+		problem = notCompared
 	case different == "" && (s.Nodectl != nil || s.Reason != ""):
 		problem = "nodectl's rounds are equal to the recorded ones: remove the sections nodectl and reason"
 	case different != "" && s.Reason == "":
@@ -155,7 +158,7 @@ func compareOne(s *Scenario, write bool) (problem string, err error) {
 	case difference(want, got) != "":
 		problem = difference(want, got)
 	}
-	if write && len(s.Kubernetes) > 0 {
+	if write && s.isRecorded() {
 		s.Nodectl = nil
 		s.Set(sectionNodectl, "")
 		if difference(s.Kubernetes, got) != "" {

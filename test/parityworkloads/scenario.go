@@ -32,6 +32,9 @@ type Scenario struct {
 	archive *txtar.Archive
 }
 
+// isRecorded reports whether the rounds of Kubernetes' controllers are known.
+func (s *Scenario) isRecorded() bool { return len(s.Kubernetes) > 0 }
+
 // A Step is one line of a script.
 type Step struct {
 	Verb string
