@@ -111,7 +111,7 @@ func (d *datagrams) one(ctx context.Context, msg []byte, from netip.AddrPort) []
 	}
 	result, leave := s.clients.enter(from.Addr(), byDatagram)
 	switch result {
-	case strangers:
+	case tooManyUnproven:
 		s.counts.refused.Add(1)
 		return overLimit(msg)
 	case tooMany:

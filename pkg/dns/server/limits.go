@@ -15,7 +15,7 @@ type Limits struct {
 	Connections       int           // TCP connections
 	StreamQueries     int           // queries over one connection
 	Idle              time.Duration // the time limit of a connection for one query, and for one answer
-	Clients           int           // strangers whose rates are stored
+	Clients           int           // clients without a proven address whose rates are stored
 	Proven            int           // clients whose addresses a connection has proven
 	CacheEntries      int           // cached answers of other servers
 	CacheBytes        int
@@ -38,24 +38,24 @@ func DefaultLimits() Limits {
 // clients counts the queries and connections of each client.
 //
 // The source of a datagram may be forged, that of a connection may not. A client whose address a
-// connection has proven has rates of its own. All other clients, the strangers, have rates of their
+// connection has proven has rates of its own. All other clients, the unproven ones, have rates of their
 // own, too, but together they get no more than a few clients do. So a pod that sends from changing
-// addresses uses up only the share of strangers. A client that this leaves without an answer is
-// referred to connections, and is no stranger any more after the first one.
+// addresses uses up only the share of unproven clients. A client that this leaves without an answer is
+// referred to connections, and its address is proven after the first one.
 type clients struct {
 	limits Limits
 
 	mu sync.Mutex
-	// Rates of strangers are in two generations: when the newer one is full, it replaces the older one,
+	// Rates of unproven clients are in two generations: when the newer one is full, it replaces the older one,
 	// so that clients that ask often stay known.
 	rates, older map[asker]*rate
-	strangers    [ways]*rate            // of all strangers together; nil before the first query
+	together     [ways]*rate            // of all unproven clients together; nil before the first query
 	proven       map[netip.Addr]*client // by key
 	connections  map[netip.Addr]int
 	waiting      map[netip.Addr]int
 	connected    int
 	waits        int
-	strange      int // of waits: those of strangers
+	unproven     int // of waits: those of unproven clients
 }
 
 // client is a client whose address a connection has proven.
@@ -84,8 +84,8 @@ const (
 const (
 	// cutFactor is how many answers of the way cut a client gets for each one of another way.
 	cutFactor = 4
-	// strangersFactor is how many clients' rates all strangers have together.
-	strangersFactor = 4
+	// unprovenFactor is how many clients' rates all unproven clients have together.
+	unprovenFactor = 4
 )
 
 // rate is a bucket of tokens.
@@ -109,7 +109,7 @@ func newClients(l Limits) *clients {
 // keyOf returns the address that identifies a client. Datagrams and connections name zones differently.
 func keyOf(client netip.Addr) netip.Addr { return client.Unmap().WithZone("") }
 
-// allow takes a token of a client's rate. For a stranger it takes one of all strangers, too.
+// allow takes a token of a client's rate. For an unproven client it takes one of all of them, too.
 func (c *clients) allow(from netip.Addr, by way, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *clients) allow(from netip.Addr, by way, now time.Time) bool {
 		known.seen = now
 		return take(now, limited{ensure(&known.rates[by], most, now), each, most})
 	}
-	all := limited{ensure(&c.strangers[by], strangersFactor*most, now), strangersFactor * each, strangersFactor * most}
+	all := limited{ensure(&c.together[by], unprovenFactor*most, now), unprovenFactor * each, unprovenFactor * most}
 	if by == byStream { // there is no room for more proven clients
 		return take(now, all)
 	}
@@ -160,7 +160,7 @@ func ensure(r **rate, most float64, now time.Time) *rate {
 	return *r
 }
 
-// rate returns the rate of a stranger, a new one with most tokens. c.mu is held.
+// rate returns the rate of an unproven client, a new one with most tokens. c.mu is held.
 func (c *clients) rate(of asker, most float64, now time.Time) *rate {
 	if r := c.rates[of]; r != nil {
 		return r
@@ -178,7 +178,7 @@ func (c *clients) rate(of asker, most float64, now time.Time) *rate {
 
 // prove notes that a connection has proven the address of a client. The client keeps the tokens that
 // it has left. If there is no room, a client that has not asked for provenIdle makes room; if there is
-// none, the client stays a stranger. c.mu is held.
+// none, the client stays unproven. c.mu is held.
 func (c *clients) prove(key netip.Addr, now time.Time) {
 	if known := c.proven[key]; known != nil {
 		known.seen = now
@@ -212,15 +212,15 @@ const provenIdle = time.Minute
 type admission int
 
 const (
-	admitted  admission = iota
-	tooMany             // too many queries of the client wait, or too many of all
-	strangers           // too many queries of strangers wait
+	admitted        admission = iota
+	tooMany                   // too many queries of the client wait, or too many of all
+	tooManyUnproven           // too many queries of unproven clients wait
 )
 
 // enter counts a query that waits for other servers, unless too many wait. When more than half of
 // all places are in use, a client may have half as many places as are free, but at least one. So a
 // few greedy clients always leave room for others: with n of them, each has about 1/(n+2) of all
-// places. Strangers have at most half of all places. leave ends the wait.
+// places. Unproven clients have at most half of all places. leave ends the wait.
 func (c *clients) enter(from netip.Addr, by way) (result admission, leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,26 +229,26 @@ func (c *clients) enter(from netip.Addr, by way) (result admission, leave func()
 	if left < c.waits {
 		one = min(one, max(1, left/2))
 	}
-	strange := by == byDatagram && c.proven[key] == nil
-	if strange && c.strange >= (c.limits.Waiting+1)/2 {
-		return strangers, nil
+	unproven := by == byDatagram && c.proven[key] == nil
+	if unproven && c.unproven >= (c.limits.Waiting+1)/2 {
+		return tooManyUnproven, nil
 	}
 	if !count(c.waiting, &c.waits, key, one, c.limits.Waiting) {
 		return tooMany, nil
 	}
-	if strange {
-		c.strange++
+	if unproven {
+		c.unproven++
 	}
-	return admitted, func() { c.leave(key, strange) }
+	return admitted, func() { c.leave(key, unproven) }
 }
 
 // leave ends a wait.
-func (c *clients) leave(key netip.Addr, strange bool) {
+func (c *clients) leave(key netip.Addr, unproven bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	uncount(c.waiting, &c.waits, key)
-	if strange {
-		c.strange--
+	if unproven {
+		c.unproven--
 	}
 }
 

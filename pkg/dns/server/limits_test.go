@@ -57,7 +57,7 @@ func TestClients_Rate_IsEachClientsOwnAndBounded(t *testing.T) {
 // proven keeps its rate meanwhile, and a new one is referred to connections.
 //
 // Shows: D1
-func TestClients_ForgedAddresses_TakeTheShareOfStrangersOnly(t *testing.T) {
+func TestClients_ForgedAddresses_TakeTheShareOfUnprovenOnes(t *testing.T) {
 	l := DefaultLimits()
 	c := newClients(l)
 	begin := time.Unix(1000, 0)
@@ -80,7 +80,7 @@ func TestClients_ForgedAddresses_TakeTheShareOfStrangersOnly(t *testing.T) {
 			ofProven++
 		}
 	}
-	if most := strangersFactor * (l.Burst + seconds*l.Rate); forged+ofOwn > most {
+	if most := unprovenFactor * (l.Burst + seconds*l.Rate); forged+ofOwn > most {
 		t.Errorf("%d and %d queries of one pod are allowed, want at most %d", forged, ofOwn, most)
 	}
 	if most := l.Burst + seconds*l.Rate; ofOwn > most {
@@ -100,7 +100,7 @@ func TestClients_ForgedAddresses_TakeTheShareOfStrangersOnly(t *testing.T) {
 		t.Error("a new client has no rate of its own after a connection")
 	}
 	if n := len(c.rates) + len(c.older); n > l.Clients {
-		t.Errorf("%d strangers are known", n)
+		t.Errorf("%d unproven clients are known", n)
 	}
 }
 
@@ -134,13 +134,13 @@ func TestClients_Proven_AreBoundedAndKeepTheirTokens(t *testing.T) {
 // proven addresses, and connections, have the others.
 //
 // Shows: D1
-func TestClients_StrangersWait_OthersMayWait(t *testing.T) {
+func TestClients_UnprovenWait_OthersMayWait(t *testing.T) {
 	c := newClients(DefaultLimits())
 	var leave []func()
 	for i := range 10000 {
 		if result, end := c.enter(netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}), byDatagram); result == admitted {
 			leave = append(leave, end)
-		} else if result != strangers {
+		} else if result != tooManyUnproven {
 			t.Fatalf("query %d: %v", i, result)
 		}
 	}
@@ -159,8 +159,8 @@ func TestClients_StrangersWait_OthersMayWait(t *testing.T) {
 	for _, end := range leave {
 		end()
 	}
-	if len(leave) != c.limits.Waiting/2 || c.waits+c.strange+len(c.waiting) != 0 {
-		t.Errorf("%d strangers could wait; left: %d %d %v", len(leave), c.waits, c.strange, c.waiting)
+	if len(leave) != c.limits.Waiting/2 || c.waits+c.unproven+len(c.waiting) != 0 {
+		t.Errorf("%d unproven clients could wait; left: %d %d %v", len(leave), c.waits, c.unproven, c.waiting)
 	}
 }
 

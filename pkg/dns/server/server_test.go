@@ -643,10 +643,10 @@ func TestServer_FloodFromChangingAddresses_OthersAreAnswered(t *testing.T) {
 	s := start(t, l)
 	s.Set(state())
 	msg := query(t, 1, "web.default.svc.cluster.local.", dnsmessage.TypeA, 0)
-	for i := range strangersFactor * l.Burst {
+	for i := range unprovenFactor * l.Burst {
 		forged := dialFrom(t, "udp", fmt.Sprintf("127.%d.%d.1", 1+i>>8, i&0xff), s.at)
 		if m := askOver(t, forged, msg); m.Truncated || len(m.Answers) != 1 {
-			t.Fatalf("query %d, within the share of strangers: %v", i, m)
+			t.Fatalf("query %d, within the share of unproven clients: %v", i, m)
 		}
 		_ = forged.Close()
 	}
