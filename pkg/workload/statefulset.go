@@ -141,6 +141,18 @@ func (s *setRun) place() {
 		}
 	}
 	slices.SortFunc(s.condemned, func(a, b *member) int { return cmp.Compare(b.ordinal, a.ordinal) })
+	s.dropWaiting()
+}
+
+// dropWaiting removes the condemned pods that the node has not begun: each waits until the pod that it
+// replaces has stopped. In Kubernetes they do not exist yet, and are not created.
+func (s *setRun) dropWaiting() {
+	for _, m := range s.condemned {
+		if m.exists() && m.stops {
+			s.out.Steps = append(s.out.Steps, Step{Remove, m.pod.Spec.Key, fmt.Sprintf("replicas is %d", len(s.replicas))})
+			m.pod = Pod{}
+		}
+	}
 }
 
 // create makes the pod of an ordinal.
