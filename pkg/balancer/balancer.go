@@ -117,7 +117,7 @@ type Balancer struct {
 	dirty    bool          // decision is older than services and pods
 	decision service.Decision
 	foreign  bool // another program has changed the rules
-	proxied  bool // another program has made rules of a kube-proxy
+	proxied  bool // a kube-proxy may serve the node
 
 	// Only Run uses these.
 	stored   service.Allocations

@@ -354,8 +354,14 @@ func TestBalancer_KubeProxyStartsLater_RulesAreRemoved(t *testing.T) {
 			}
 			_, applied := w.backends()
 			time.Sleep(5 * time.Minute)
-			w.proxied()
-			synctest.Wait()
+			looks := w.looks
+			for range 100 {
+				w.proxied()
+				synctest.Wait()
+			}
+			if w.looks != looks {
+				t.Errorf("%s: looked %d times while it changed its rules", name, w.looks-looks)
+			}
 			reports := slices.DeleteFunc(w.heard(), func(s string) bool { return s != ReasonProxy })
 			if _, n := w.backends(); n != applied || len(reports) != 1 {
 				t.Errorf("%s: applied %d times, before %d; reports %q", name, n, applied, w.heard())

@@ -99,7 +99,7 @@ func Protect(ctx context.Context, f Filter, log *slog.Logger) {
 	defer f.Close()
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	watching.Go(func() { b.watch(ctx) })
+	watching.Go(func() { b.watch(ctx, func() {}) })
 	b.wake()
 	again := time.NewTimer(0)
 	again.Stop()

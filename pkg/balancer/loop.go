@@ -19,7 +19,7 @@ func (b *Balancer) Run(ctx context.Context) {
 	defer b.cfg.Filter.Close()
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	watching.Go(func() { b.watch(ctx) })
+	watching.Go(func() { b.watch(ctx, b.noteProxy) })
 	_ = b.guard() // it logs its failure
 	again := time.NewTimer(0)
 	again.Stop()
@@ -37,19 +37,28 @@ func (b *Balancer) Run(ctx context.Context) {
 	}
 }
 
-// watch notes changes of the rules by others, and a kube-proxy that starts.
-func (b *Balancer) watch(ctx context.Context) {
-	note := func(fact *bool) func() {
-		return func() {
-			b.mu.Lock()
-			*fact = true
-			b.mu.Unlock()
-			b.wake()
-		}
-	}
-	err := b.cfg.Filter.Watch(ctx, note(&b.foreign), note(&b.proxied))
+// watch notes changes of the rules by others. It calls proxied after a kube-proxy has made rules.
+func (b *Balancer) watch(ctx context.Context, proxied func()) {
+	err := b.cfg.Filter.Watch(ctx, func() {
+		b.mu.Lock()
+		b.foreign = true
+		b.mu.Unlock()
+		b.wake()
+	}, proxied)
 	if err != nil && ctx.Err() == nil {
 		b.cfg.Log.Info("Changes of the rules of Services by other programs are not noticed", "error", err)
+	}
+}
+
+// noteProxy notes that a kube-proxy may serve the node. While that is known, it wakes nothing: a
+// kube-proxy changes its rules often.
+func (b *Balancer) noteProxy() {
+	b.mu.Lock()
+	known := b.proxied
+	b.proxied = true
+	b.mu.Unlock()
+	if !known {
+		b.wake()
 	}
 }
 
@@ -174,10 +183,13 @@ func (b *Balancer) findProxy() error {
 	if err != nil {
 		return err
 	}
-	if b.looked = time.Now(); found != "" {
-		return errors.Join(&proxyError{found}, b.remove())
+	if b.looked = time.Now(); found == "" {
+		return nil
 	}
-	return nil
+	b.mu.Lock()
+	b.proxied = true
+	b.mu.Unlock()
+	return errors.Join(&proxyError{found}, b.remove())
 }
 
 // remove removes the rules and the routes.
