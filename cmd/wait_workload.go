@@ -86,7 +86,13 @@ func (p *program) workloadMet(ctx context.Context, c *client.Client, g goal, nam
 	if g.kind == "condition" && !hasConditions(w) {
 		return false, failed(exitFailure, errors.New("a "+ref.singular()+" has no conditions"), "--for=jsonpath={.status.readyReplicas}=N waits for a field")
 	}
-	return g.met(w.Object, conditionsOf(w)), nil
+	return g.workloadMet(w), nil
+}
+
+// workloadMet reports whether the status of a workload has reached the goal. Until the agent has
+// observed all pods after its start, the status may be out of date.
+func (g goal) workloadMet(w *ui.Workload) bool {
+	return w.IsObserved() && g.met(w.Object, conditionsOf(w))
 }
 
 func hasConditions(w *ui.Workload) bool {

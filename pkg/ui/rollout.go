@@ -19,7 +19,7 @@ import (
 // the agent has not observed yet. The error says that the rollout has failed, or that the strategy
 // has no rollout.
 func RolloutStatus(w *Workload) (text string, done bool, err error) {
-	if text, done, err = rolloutStatus(w); done && w.Unreported > 0 {
+	if text, done, err = rolloutStatus(w); done && !w.IsObserved() {
 		kind := map[string]string{pod.KindStatefulSet: "statefulset", pod.KindDaemonSet: "daemon set"}[w.Kind]
 		text = fmt.Sprintf("Waiting for %s %q rollout to finish: %d pods have not been observed since the agent started...", cmp.Or(kind, "deployment"), w.Object.GetName(), w.Unreported)
 		return text, false, nil

@@ -32,6 +32,12 @@ type Workload struct {
 	History    []WorkloadRevision
 }
 
+// IsObserved reports whether the agent has observed all pods that the status counts. The results of
+// the pods of a Job stay, so that the status of one does not wait for that.
+func (w *Workload) IsObserved() bool {
+	return w.Unreported == 0 || w.Kind == pod.KindJob || w.Kind == pod.KindCronJob
+}
+
 // WorkloadOverride is a field that a command or a rollback has changed.
 type WorkloadOverride struct {
 	Field  string    `json:"field"`
