@@ -43,8 +43,8 @@ func InPullBackOff(t pod.Trouble, now time.Time) bool {
 	return t.Count > 1 || !t.Until.IsZero() && t.Until.Sub(now) <= firstPullDelay-pullErrorShown
 }
 
-// IsPullError reports whether a reason is a failed pull: the waiting container then shows
-// ImagePullBackOff in its place.
+// IsPullError reports whether a reason is that of a failed pull. During the back-off, the
+// container shows ImagePullBackOff instead of that reason.
 func IsPullError(reason string) bool {
 	switch reason {
 	case "ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed":
@@ -53,9 +53,9 @@ func IsPullError(reason string) bool {
 	return false
 }
 
-// IsNeverPulled reports whether a reason is that of an image for which no pull is tried. It
-// is shown as it is, and no event reports a back-off. A failed pull with neither kind of
-// reason keeps its reason and has the event.
+// IsNeverPulled reports whether a reason is that of an image for which no pull is tried. The
+// container shows that reason also during the back-off, and no event reports a back-off. All
+// other reasons that are not IsPullError are shown in the same way, but with that event.
 func IsNeverPulled(reason string) bool {
 	switch reason {
 	case "InvalidImageName", "ImageInspectError", "ErrImageNeverPull":

@@ -8,9 +8,10 @@ const MinGrace = 2
 // defaultGrace is the API's default, for a running pod without a known grace.
 const defaultGrace = 30
 
-// Grace returns how many seconds the pod on the node has to stop: by the spec that it was
-// made from (deletion grace first, C-1.23.1), else by the annotation of its newest sandbox
-// that has one, else by the desired spec, else 30. Either spec may be nil.
+// Grace returns how many seconds the pod on the node has to stop. The first of these that has
+// a grace decides: the spec that the pod was made from, the annotation of a sandbox, newest
+// first, the desired spec. If none has one, it is 30. In a spec, the grace of a deletion comes
+// first (C-1.23.1). Either spec may be nil.
 func Grace(made, want *pod.Spec, have pod.Actual) int64 {
 	if made != nil && (have.UID == "" || have.UID == made.UID()) {
 		if g, ok := specGrace(made); ok {
@@ -43,8 +44,8 @@ func specGrace(spec *pod.Spec) (int64, bool) {
 	return 0, false
 }
 
-// StopGrace returns how many seconds the stop of the whole pod was given: by its request,
-// else by Grace.
+// StopGrace returns how many seconds the stop of the whole pod may take: the grace of the
+// request to stop it, else Grace.
 func StopGrace(rec pod.Record, have pod.Actual) int64 {
 	if rec.StopGrace != nil {
 		return *rec.StopGrace

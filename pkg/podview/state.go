@@ -17,28 +17,28 @@ import (
 type State struct {
 	want   *pod.Spec
 	have   pod.Actual
-	made   *pod.Spec // the spec of the record
+	made   *pod.Spec // the recorded spec
 	notes  map[string]pod.ContainerNotes
 	health pod.Health
 
-	recorded int
+	recorded int            // the recorded instance; 0: none
 	instance int            // 0: all instances
-	numbers  map[string]int // of the instance, by sandbox ID; 0: not known
-	sandbox  *pod.Sandbox   // the one whose containers do not have to be created again
+	numbers  map[string]int // the instance of each sandbox, by sandbox ID; 0: not known
+	sandbox  *pod.Sandbox   // the one that counts, see ToPlan and ToReport; nil: none
 }
 
 // ToPlan returns the state for planning steps: of the newest instance, at least the first
-// one; of none where want is nil.
+// one. If want is nil, it is the state of all instances, and no sandbox counts.
 //
 // It differs from ToReport in two ways. A sandbox without an instance number is of the
-// recorded instance: steps need one answer. And a sandbox counts only while it is ready and
-// of this instance: in another one the init containers run again (C-1.20.9), and all others
-// start again.
+// recorded instance, since a step needs one number. And a sandbox counts only while it is
+// ready and of this instance. In a new sandbox the init containers run again (C-1.20.9), and
+// all others start again.
 func ToPlan(want *pod.Spec, have pod.Actual, rec pod.Record, health pod.Health) *State {
 	s := &State{want: want, have: have, made: rec.Want, notes: rec.ContainerNotes, health: health, recorded: rec.Instance}
-	s.number(s.InstanceOf)
+	s.numberSandboxes(s.InstanceOf)
 	if want != nil {
-		s.be(max(1, s.newest()))
+		s.setInstance(max(1, s.newest()))
 	}
 	return s
 }
@@ -46,31 +46,33 @@ func ToPlan(want *pod.Spec, have pod.Actual, rec pod.Record, health pod.Health) 
 // Next returns the state of the same pod as its next instance, which has no containers yet.
 func (s *State) Next() *State {
 	next := *s
-	next.be(s.instance + 1)
+	next.setInstance(s.instance + 1)
 	return &next
 }
 
-func (s *State) be(instance int) {
+// setInstance makes s the state of an instance.
+func (s *State) setInstance(instance int) {
 	s.instance, s.sandbox = instance, nil
 	if b := s.have.Sandbox; b != nil && b.Ready && s.InstanceOf(b) == instance {
 		s.sandbox = b
 	}
 }
 
-// ToReport returns the state for a status: of one instance, or of all of them where instance
+// ToReport returns the state for a status: of one instance, or of all of them if instance
 // is 0. want is never nil.
 //
 // It differs from ToPlan in two ways. A sandbox without an instance number is of any
-// instance: no exit and no restart count is lost with an annotation. And the newest sandbox
-// counts until another one exists, ready or not: the exits of its containers are still to be
-// reported.
+// instance: if its annotation is lost, no exit and no restart count is lost. And the newest
+// sandbox counts, ready or not, since the status still has to report the exits of its
+// containers.
 func ToReport(want *pod.Spec, have pod.Actual, notes map[string]pod.ContainerNotes, health pod.Health, instance int) *State {
 	s := &State{want: want, have: have, notes: notes, health: health, instance: instance, sandbox: have.Sandbox}
-	s.number(func(b *pod.Sandbox) int { return b.Instance })
+	s.numberSandboxes(func(b *pod.Sandbox) int { return b.Instance })
 	return s
 }
 
-func (s *State) number(of func(*pod.Sandbox) int) {
+// numberSandboxes stores the instance of each sandbox, as of returns it.
+func (s *State) numberSandboxes(of func(*pod.Sandbox) int) {
 	s.numbers = make(map[string]int, 1+len(s.have.Older))
 	if b := s.have.Sandbox; b != nil {
 		s.numbers[b.ID] = of(b)
@@ -113,15 +115,15 @@ func (s *State) newest() int {
 	return n
 }
 
-// counts reports whether instance n counts for this state; 0 is not known, and does.
+// counts reports whether instance n counts for this state. An unknown instance, 0, counts.
 func (s *State) counts(n int) bool { return n == 0 || s.instance == 0 || n == s.instance }
 
 // Owns reports whether a container belongs to the instance. A container whose sandbox is gone
-// does: its instance is not known.
+// belongs to every instance, since its own is not known.
 func (s *State) Owns(c pod.Container) bool { return s.counts(s.numbers[c.SandboxID]) }
 
-// Container returns the newest container of a name; ok is false where it belongs to
-// another instance, or there is none.
+// Container returns the newest container of a name; ok is false if it belongs to
+// another instance, or if there is none.
 func (s *State) Container(name string) (c pod.Container, ok bool) {
 	c, ok = s.have.Containers[name]
 	return c, ok && s.Owns(c)
@@ -136,7 +138,7 @@ func (s *State) InSandbox(c pod.Container) bool {
 func (s *State) SandboxReady() bool { return s.sandbox != nil && s.sandbox.Ready }
 
 // HadSandbox reports whether the instance has had a sandbox, as far as the runtime shows.
-// Such an instance is not judged again (C-1.31.5).
+// Admission does not judge such an instance again (C-1.31.5).
 func (s *State) HadSandbox() bool {
 	for _, n := range s.numbers {
 		if s.counts(n) {
@@ -146,8 +148,8 @@ func (s *State) HadSandbox() bool {
 	return false
 }
 
-// HasNewestSandbox reports whether the newest sandbox is of the instance. The status of an
-// instance waits while only an older sandbox exists.
+// HasNewestSandbox reports whether the newest sandbox is of the instance. If it is not, the
+// status may say that the instance is not admitted, or that it waits for another pod.
 func (s *State) HasNewestSandbox() bool {
 	b := s.have.Sandbox
 	return b != nil && s.counts(s.numbers[b.ID])
@@ -164,8 +166,8 @@ func (s *State) HasRun() bool {
 	return false
 }
 
-// RegularContainerCreated reports whether a regular container was created in the sandbox:
-// then the init containers have had their turn (C-1.20.2).
+// RegularContainerCreated reports whether a regular container was created in the sandbox that
+// counts: then all init containers are done (C-1.20.2).
 func (s *State) RegularContainerCreated() bool {
 	return slices.ContainsFunc(s.want.Pod.Spec.Containers, func(c v1.Container) bool {
 		r, ok := s.Container(c.Name)
@@ -173,10 +175,11 @@ func (s *State) RegularContainerCreated() bool {
 	})
 }
 
-// CurrentInit returns the index of the init container whose turn it is, and the number
-// of init containers when all have had theirs. The last one with a container in the
-// sandbox decides, so that removed containers of earlier ones do not run again
-// (C-1.20.3); those in an older sandbox do not count (C-1.20.2, C-1.20.9).
+// CurrentInit returns the index of the current init container. When a regular container was
+// created, it returns the number of init containers. The last init container that has a CRI
+// container in the sandbox is the current one, else the first one. So earlier ones whose CRI
+// containers were removed do not run again (C-1.20.3). CRI containers in an older sandbox do not
+// count (C-1.20.2, C-1.20.9).
 func (s *State) CurrentInit() int {
 	list := s.want.Pod.Spec.InitContainers
 	if len(list) == 0 || s.RegularContainerCreated() {
@@ -191,13 +194,13 @@ func (s *State) CurrentInit() int {
 }
 
 // Initialized reports whether the init containers are done (C-1.20.2): a regular container
-// was created, or the last init container has completed. A sidecar in last place must run,
-// and hasStarted must be true for it.
+// was created, or the last init container has completed. If the last one is a sidecar, it has
+// to run instead, and hasStarted has to be true for it.
 func (s *State) Initialized(hasStarted func(*v1.Container, pod.Container) bool) bool {
 	list := s.want.Pod.Spec.InitContainers
-	turn := s.CurrentInit()
-	if turn >= len(list)-1 && turn < len(list) {
-		last := &list[turn]
+	current := s.CurrentInit()
+	if current >= len(list)-1 && current < len(list) {
+		last := &list[current]
 		r, ok := s.Container(last.Name)
 		switch {
 		case !ok || !s.InSandbox(r):
@@ -207,11 +210,11 @@ func (s *State) Initialized(hasStarted func(*v1.Container, pod.Container) bool) 
 		}
 		return r.State == pod.StateExited && r.ExitCode == 0
 	}
-	return turn == len(list)
+	return current == len(list)
 }
 
-// Probed returns the result of a probe of a running container, thresholds applied; known is
-// false before the first one. A result for another container of this name does not count.
+// Probed returns the probe status of a running container; known is false before the first
+// result. The status of another container of this name does not count.
 func (s *State) Probed(kind pod.ProbeKind, r pod.Container) (ok, known bool) {
 	results := map[pod.ProbeKind]map[string]pod.ProbeStatus{pod.Startup: s.health.Started, pod.Readiness: s.health.Ready, pod.Liveness: s.health.Live}
 	v, known := results[kind][r.Name]
@@ -219,10 +222,10 @@ func (s *State) Probed(kind pod.ProbeKind, r pod.Container) (ok, known bool) {
 	return known && v.OK, known
 }
 
-// HasStarted reports whether a running container has passed its startup probe, or has none. before
-// is the result until the probe has one. For planning it is false: the next container needs a
-// result. For a status it is the last reported value of this container, so that nothing flips when
-// the agent restarts.
+// HasStarted reports whether a running container has passed its startup probe, or has none. Until
+// the probe has a result, HasStarted returns before. For planning, before is false: the next
+// container waits for a result. For a status, it is the last reported value of this container, so
+// that a restart of the agent does not change the status.
 func (s *State) HasStarted(c *v1.Container, r pod.Container, before bool) bool {
 	if c.StartupProbe == nil {
 		return true
@@ -233,8 +236,8 @@ func (s *State) HasStarted(c *v1.Container, r pod.Container, before bool) bool {
 	return before
 }
 
-// Restarts reports whether a container that exited restarts (C-1.21); all says that every
-// container of the pod restarts with it.
+// Restarts reports whether a container that has exited restarts (C-1.21). all says that its rule
+// restarts all containers of the pod.
 func (s *State) Restarts(c pod.Container) (restart, all bool) {
 	spec, _ := s.want.Container(c.Name)
 	return s.notes[c.ID].Restarts(s.want.Pod.Spec.RestartPolicy, spec, c.ExitCode)
@@ -262,21 +265,21 @@ func (s *State) Changed(c pod.Container) bool {
 	return slices.Contains(names, c.Name)
 }
 
-// MayHaveChanged is Changed for a status, which has no recorded spec to compare with: a hash
-// of another version may mean an edit. So no final phase is reported of a pod that may
+// MayHaveChanged is Changed for a status, which has no recorded spec to compare with. A hash of
+// another version may mean an edit: the status must not report a final phase if the pod may
 // continue.
 func (s *State) MayHaveChanged(c pod.Container) bool {
 	want := s.want.ContainerHash(c.Name)
 	return c.Hash != "" && want != "" && c.Hash != want
 }
 
-// MayRun reports whether any container of the pod may run, of any instance: steps stop all of
-// them.
+// MayRun reports whether any container of the pod may run, in any instance. A stop has to include
+// all of them.
 func MayRun(have pod.Actual) bool {
 	return slices.ContainsFunc(All(have), pod.Container.MayRun)
 }
 
-// ContainersRunning is MayRun for the newest container of each name: the agent reports those.
+// ContainersRunning is MayRun for the newest container of each name. The status shows those.
 func ContainersRunning(have pod.Actual) bool {
 	for _, c := range have.Containers {
 		if c.MayRun() {
@@ -291,8 +294,8 @@ func Running(have pod.Actual) bool {
 	return have.Sandbox != nil && have.Sandbox.Ready || ContainersRunning(have)
 }
 
-// AnyLeft reports whether something of the instance has not exited. For a status, a created
-// container and the sandbox count: the end of the pod is reported when nothing of it is left
+// AnyLeft reports whether something of the instance has not exited. A created container and a
+// ready sandbox count, too: the status reports the end of the pod when nothing of it is left
 // (C-1.27.10).
 func (s *State) AnyLeft() bool {
 	for _, c := range s.have.Containers {
@@ -321,8 +324,8 @@ func All(have pod.Actual) []pod.Container {
 // container of each name. Steps end them before the pod continues or terminates (I1).
 type Duplicates struct {
 	Older     []pod.Container // older containers that have not exited
-	Outside   []pod.Container // newest ones outside the newest sandbox that have not exited, by name
-	Sandboxes []pod.Sandbox   // older ones that are ready
+	Outside   []pod.Container // newest containers that have not exited, outside the newest sandbox; by name
+	Sandboxes []pod.Sandbox   // older sandboxes that are ready
 }
 
 // DuplicatesOf returns the duplicates of a pod.
