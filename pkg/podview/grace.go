@@ -9,9 +9,9 @@ const MinGrace = 2
 const defaultGrace = 30
 
 // Grace returns how many seconds the pod on the node has to stop. The first of these that has
-// a grace decides: the spec that the pod was made from, the annotation of a sandbox, newest
-// first, the desired spec. If none has one, it is 30. In a spec, the grace of a deletion comes
-// first (C-1.23.1). Either spec may be nil.
+// a grace decides: the spec that the pod was made from, the sandboxes' annotations (newest
+// first), the desired spec. Else the grace is 30. In a spec, the grace of a deletion comes first
+// (C-1.23.1). Either spec may be nil.
 func Grace(made, want *pod.Spec, have pod.Actual) int64 {
 	if made != nil && (have.UID == "" || have.UID == made.UID()) {
 		if g, ok := specGrace(made); ok {
