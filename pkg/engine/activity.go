@@ -14,10 +14,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// This file records the engine's current work on the activity board, for `nodectl why`.
+// This file notes the engine's current work on the activity board, for `nodectl why`.
 
-// noteState records the state of the pod from a plan. wait is the time until the worker plans again
-// by itself, 0 for never.
+// noteState notes the state of the pod, from its plan. wait is the time until the worker plans
+// again without an update; 0 is never.
 func (w *worker) noteState(p plan.Plan, wait time.Duration) {
 	if w.env.board == nil {
 		return
@@ -38,10 +38,10 @@ func (w *worker) noteState(p plan.Plan, wait time.Duration) {
 	w.env.board.SetState(w.key, s)
 }
 
-// runtimeNotReady is the condition that pods wait for while the container runtime is not ready.
+// runtimeNotReady is the reason for which pods wait while the container runtime is not ready.
 const runtimeNotReady = "container runtime is not ready"
 
-// noteReady notes for all pods that the runtime or the network is not ready.
+// noteReady notes, for all pods, whether the runtime or the network is not ready.
 func (l *loop) noteReady(r pod.RuntimeReady) {
 	var s activity.State
 	switch {
@@ -100,7 +100,8 @@ func hookTarget(h *v1.LifecycleHandler) string {
 	return ""
 }
 
-// notedProbes notes the probes that run. The prober puts the pod into their contexts.
+// notedProbes is a prober.Runner that notes each probe while it runs. The prober puts the pod into
+// the context of the probe.
 type notedProbes struct {
 	prober.Runner
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // counted is the spec by which admission counts the pod: the one whose resources are allocated
-// to it, or the last desired one while nothing is allocated.
+// to it. While nothing is allocated, it is the last desired one.
 func (e *entry) counted() *pod.Spec {
 	if e.allocated != nil {
 		return e.allocated
@@ -55,25 +55,25 @@ func (e *entry) keepsUID() bool {
 		e.allocated != nil && !e.allocated.Origin.FromAPI() && e.allocated.UID() != e.want.UID()
 }
 
-// keepsContainers reports whether an edit that needs no new instance was refused: a container that
-// it adds does not get the exclusive CPUs or NUMA memory that it requests.
+// keepsContainers reports whether an edit that needs no new instance was refused. Such an edit adds
+// a container that cannot get the exclusive CPUs or NUMA memory that it requests.
 func (e *entry) keepsContainers() bool {
 	return e.want != nil && e.admitted && e.refused != (refusal{}) && e.allocated != nil && !plan.Replaces(e.allocated, e.want)
 }
 
-// admitEdits judges the edits of admitted pods, in the order in which the loop first knew the
-// pods: edits of resources (C-1.34.3), and edits that need a new instance. A refused edit
-// leaves the pod as it is; the next call judges it again.
+// admitEdits judges the edits of admitted pods: edits of resources (C-1.34.3), and edits that need
+// a new instance. The order is that in which the loop first knew the pods. A refused edit leaves
+// the pod as it is; the next call judges it again.
 //
-// counted holds the specs by which admission counts the pods on the node; the result holds them
-// with the accepted edits. waiting holds refused pods that an API server has assigned to this
-// node: an edit does not get the room that they wait for. want holds the desired pods that
-// are not admitted: an edit does not get the UID of such a pod, unless that pod claims the UID
-// and the edit does not (pod.ClaimsUID). admitEdits adds to node.UIDs the UIDs that the edits
-// use: no pod in want may get them.
+// counted holds the specs by which admission counts the pods on the node. The result holds the
+// same specs with the accepted edits. waiting holds refused pods that an API server has assigned
+// to this node: an edit does not get the room that they wait for. want holds the desired pods that
+// are not admitted. An edit does not get the UID of such a pod, except if the pod claims it and the
+// edit does not (pod.ClaimsUID). admitEdits adds the UIDs that the edits use to node.UIDs, so that
+// no pod in want gets them.
 func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
-	// An edit does not wait for pods that stop: they count as all others. It replaces a pod that
-	// runs, so pressure of the node does not refuse it.
+	// For an edit, pods that stop count like all others: it does not wait for their end. Pressure
+	// of the node does not count, since an edit replaces a pod that runs.
 	node.Terminating, node.Pressure = nil, nil
 	owners := make(map[string]*pod.Spec, len(want))
 	for _, spec := range want {
@@ -142,7 +142,7 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 			l.queueUpdate(e, true)
 		}
 		if _, held := node.UIDs[e.want.UID()]; refused != (refusal{}) && !held && !pod.ClaimsUID(e.want) {
-			node.UIDs[e.want.UID()] = e.key // a pod in want that claims this UID does not get it first
+			node.UIDs[e.want.UID()] = e.key // no pod in want gets the UID before this edit does
 		}
 	}
 	return counted
@@ -195,28 +195,29 @@ func (e *entry) mayRunAgain(want *pod.Spec) bool {
 	return !e.refused.final && plan.Revives(e.lastWant, want)
 }
 
-// schedulerIgnores reports whether a scheduler of an API server does not count the pod any more:
-// its source does not define it, or its phase is Succeeded or Failed. Admission counts it until
-// it is gone.
+// schedulerIgnores reports whether a scheduler of an API server does not count the pod any more.
+// Then its source does not define it, or its phase is Succeeded or Failed. Admission counts it
+// until it is gone.
 func (e *entry) schedulerIgnores() bool {
 	return e.want == nil || endedAtServer(e.want) || e.last != nil && e.last.ended
 }
 
 // admit judges every desired pod that is not admitted, and the edits of admitted pods (C-1.31).
-// The loop calls it after each change that may lead to another result: of the desired set, of
-// the pods that take room, ports or UIDs, of the node's pressures, of its halt. Each call judges
-// the refused pods again, except those that were refused finally.
+// The loop calls it after each change that may lead to another result: of the desired set, of the
+// used room, ports and UIDs, or of the node's pressures, halt and devices. Each call judges the
+// refused pods again, except those that were refused finally.
 func (l *loop) admit(ctx context.Context) {
 	node := l.node()
 	if node.CPUs = l.cpuState(); node.CPUs != nil {
 		l.placeAgain(node.CPUs)
 	}
-	l.admitBeside(ctx, node)
+	l.admitOn(ctx, node)
 	l.noteCPUs(node.CPUs)
 }
 
-// admitBeside is admit on a node, to whose CPUs it adds the allocations of the pods.
-func (l *loop) admitBeside(ctx context.Context, node plan.Node) {
+// admitOn is admit for a given state of the node. It adds the allocations of the pods that it admits
+// to node.CPUs.
+func (l *loop) admitOn(ctx context.Context, node plan.Node) {
 	var want, counted, waiting []*pod.Spec
 	node.UIDs, node.Terminating = make(map[string]pod.Key), make(map[pod.Key]bool)
 	for _, e := range l.sorted() {
@@ -271,7 +272,7 @@ func (l *loop) admitBeside(ctx context.Context, node plan.Node) {
 	}
 	l.view.pending = false
 	for _, r := range refused {
-		if l.early(r) {
+		if l.isEarly(r) {
 			l.view.pending = true
 			continue
 		}

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// planningLimit is how long plan.Next may take, which only computes.
+// planningLimit is how long plan.Next may take; it only computes.
 const planningLimit = 30 * time.Second
 
-// Beat returns nil while the engine is alive (F7): its sync loop responds and no worker hangs in
-// planning. Otherwise it returns an error that names the hanging part, at the latest when ctx ends.
-// A runtime, a disk or a pod that does not answer does not count.
+// Beat returns nil while the engine works (F7): its sync loop responds, and no worker hangs in
+// planning. Otherwise it returns an error that names the part that hangs, at the latest when ctx
+// ends. A runtime, a disk or a pod that hangs is no error.
 func (e *Engine) Beat(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {
@@ -28,7 +28,8 @@ func (e *Engine) Beat(ctx context.Context) error {
 	}
 }
 
-// stuck names a worker that has been planning for too long.
+// stuck returns an error that names a worker that has been planning for too long; nil if there is
+// none.
 func (l *loop) stuck(now time.Time) error {
 	for _, e := range l.pods {
 		if e.planningSince == nil {

@@ -45,8 +45,8 @@ func (l *loop) adoptClaims(c census) {
 	l.cfg.Claims.Adopt(holders)
 }
 
-// claimsOf returns the claims of a pod's containers. A pod that has terminated, and of which nothing
-// runs, has none.
+// claimsOf returns the claims of a pod's containers. A terminated pod has none when nothing of it
+// runs.
 func claimsOf(have pod.Actual, rec pod.Record) pod.ClaimHolder {
 	h := pod.ClaimHolder{Key: have.Key, UID: have.UID}
 	if rec.UID == have.UID && rec.Terminal != "" && !podview.MayRun(have) {
@@ -91,8 +91,8 @@ func (w *worker) claimsFor(ctx context.Context, want *pod.Spec, container string
 	return w.env.claims.Of(want, container)
 }
 
-// releaseClaims unprepares the claims of a pod that has stopped. Its status says so only afterwards:
-// then the cluster may give the devices to another pod.
+// releaseClaims unprepares the claims of a pod that has stopped. The worker reports the end of the
+// pod only after that, since the cluster may then give the devices to another pod.
 func (w *worker) releaseClaims(ctx context.Context, v plan.View, p plan.Plan) error {
 	over := v.Want == nil || deleting(v.Want) || w.instanceTerminated(v, p)
 	if !over || podview.MayRun(v.Have) {
@@ -101,7 +101,7 @@ func (w *worker) releaseClaims(ctx context.Context, v plan.View, p plan.Plan) er
 	if w.env.claims == nil || !w.env.claims.Uses(w.rec.UID) {
 		return nil
 	}
-	w.save() // that the pod has terminated: the driver may be away for long
+	w.save() // the end of the pod: a driver may take long to answer
 	err := w.unprepare(ctx, w.rec.UID)
 	if err != nil && ctx.Err() == nil {
 		w.event(w.instanceSpec(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", err)
@@ -109,8 +109,8 @@ func (w *worker) releaseClaims(ctx context.Context, v plan.View, p plan.Plan) er
 	return err
 }
 
-// unprepare unprepares the claims of a pod, except those that other pods use. It does nothing where the
-// UID is another pod's.
+// unprepare unprepares the claims of a pod, except those that other pods use. It does nothing if the
+// UID belongs to another pod.
 func (w *worker) unprepare(ctx context.Context, uid string) error {
 	if own, err := w.isOwner(uid); !own {
 		return err
@@ -118,21 +118,21 @@ func (w *worker) unprepare(ctx context.Context, uid string) error {
 	return w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.claims.Release(ctx, uid) })
 }
 
-// leaveClaims has the claims of an earlier pod of this name unprepared, and does not wait for that: the
-// pod that replaces it may need no driver.
+// leaveClaims has the claims of an earlier pod of this name unprepared later. The worker does not
+// wait for that, since the pod that replaces it may need no driver.
 func (w *worker) leaveClaims(uid string) {
 	if w.env.claims != nil {
 		w.env.claims.Leave(uid)
 	}
 }
 
-// beforeReport writes the record and releases claims, which has to happen before the pod is
-// reported. If ok is false, the worker has to read the pod again; if over is true, it has to
-// return.
+// beforeReport does the work that has to precede the report of a plan: it puts the plan's decisions
+// into the record, and releases claims. If ok is false, the worker has to read the pod again; if
+// over is true, it has to return.
 func (w *worker) beforeReport(ctx context.Context, v plan.View, p plan.Plan) (ok, over bool) {
-	what, err := "the state of the pod cannot be recorded", w.remember(ctx, v, p)
+	reason, err := "the state of the pod cannot be recorded", w.remember(ctx, v, p)
 	if err == nil {
-		what, err = "the claims of the pod cannot be unprepared", w.releaseClaims(ctx, v, p)
+		reason, err = "the claims of the pod cannot be unprepared", w.releaseClaims(ctx, v, p)
 	}
 	switch {
 	case err == nil:
@@ -142,7 +142,7 @@ func (w *worker) beforeReport(ctx context.Context, v plan.View, p plan.Plan) (ok
 	}
 	w.freeSlot(ctx)
 	delay := w.failed()
-	w.log.Warn("Pod cannot be reported yet", "reason", what, "error", err, "retry", delay.String())
-	w.noteState(plan.Plan{WaitFor: what + ": " + err.Error()}, delay)
+	w.log.Warn("Pod cannot be reported yet", "reason", reason, "error", err, "retry", delay.String())
+	w.noteState(plan.Plan{WaitFor: reason + ": " + err.Error()}, delay)
 	return false, !w.pause(ctx, delay)
 }

@@ -18,30 +18,30 @@ import (
 // allocations in an annotation of each container. Records have those of containers that were not
 // created yet.
 
-// placed has the exclusive CPUs and NUMA memory of the containers of one UID. It is immutable.
-type placed struct {
+// placements has the exclusive CPUs and NUMA memory of the containers of one UID. It is immutable.
+type placements struct {
 	uid string
-	of  map[string]pod.Placement
+	of  map[string]pod.Placement // by container
 }
 
 // equal reports whether p and o have the same allocations.
-func (p *placed) equal(o *placed) bool {
+func (p *placements) equal(o *placements) bool {
 	if p == nil || o == nil {
 		return p == o
 	}
 	return p.uid == o.uid && maps.EqualFunc(p.of, o.of, pod.Placement.Equal)
 }
 
-// taken has the exclusive CPUs and NUMA memory of a pod.
-type taken struct {
-	placed *placed  // the allocations of its containers; nil: none
-	runsOn []string // the sets of exclusive CPUs of its running containers, sorted
-	// running says that a container of the pod may run: the runtime shows one, or could not be
-	// read.
+// podCPUs has the exclusive CPUs and NUMA memory of a pod.
+type podCPUs struct {
+	placed *placements // the allocations of its containers; nil: none
+	runsOn []string    // the sets of exclusive CPUs of its running containers, sorted
+	// running says that a container of the pod may run: the runtime shows one, or the agent could
+	// not read the pod.
 	running bool
 }
 
-// cpuView has the sync loop's view of the node's CPUs.
+// cpuView is the sync loop's view of the node's CPUs.
 type cpuView struct {
 	files  map[string][]byte // the newest state files
 	writer *stateWriter      // nil: no policy allocates anything
@@ -69,12 +69,12 @@ func (e *entry) withPlaced(spec *pod.Spec) *pod.Spec {
 // placedSpec caches the result of withPlaced (spec) with its two inputs.
 type placedSpec struct {
 	from   *pod.Spec
-	placed *placed
+	placed *placements
 	spec   *pod.Spec
 }
 
-// cpuState returns the allocations of all pods; nil if no policy allocates anything. It blocks the
-// exclusive CPUs of running containers for other pods in any case.
+// cpuState returns the allocations of all pods; nil if no policy allocates anything. In the result,
+// the exclusive CPUs of running containers are blocked for other pods, also without an allocation.
 func (l *loop) cpuState() *cpuset.State {
 	if l.cfg.CPUs == nil {
 		return nil
@@ -107,7 +107,7 @@ func (l *loop) cpuState() *cpuset.State {
 	return s
 }
 
-func putPlaced(s *cpuset.State, p *placed) {
+func putPlaced(s *cpuset.State, p *placements) {
 	if p == nil {
 		return
 	}
@@ -122,8 +122,8 @@ func blockRunning(s *cpuset.State, uid string, runsOn []string) {
 	}
 }
 
-// nextUID returns the UID whose new containers may get the CPUs on which older containers of the
-// pod run.
+// nextUID returns the UID of the pod whose new containers may get the CPUs on which older
+// containers of this entry run.
 func (e *entry) nextUID() string {
 	switch {
 	case e.want != nil:
@@ -134,8 +134,8 @@ func (e *entry) nextUID() string {
 	return e.uid
 }
 
-// missing returns, as text, the allocated CPUs and NUMA nodes that the machine no longer has, if no
-// container of the pod runs; "" for none.
+// missing returns a text that names the allocated CPUs and NUMA nodes that the machine no longer
+// has; "" for none. While a container of the pod runs, it returns "".
 func (l *loop) missing(e *entry) string {
 	if e.placed == nil || e.running || e.before != nil {
 		return ""
@@ -168,7 +168,7 @@ func (l *loop) placeAgain(s *cpuset.State) {
 			l.env.recorder.event(e.key, spec.UID(), "", pod.EventWarning, r.Reason, text)
 			log.Warn("Pod cannot start: no exclusive CPUs or NUMA memory", "reason", r.Reason, "message", text)
 		default:
-			continue // as before
+			continue // the reason is already reported
 		}
 		l.queueUpdate(e, true)
 	}
@@ -176,9 +176,9 @@ func (l *loop) placeAgain(s *cpuset.State) {
 
 // place stores the allocations of admission for the containers of a pod.
 func (e *entry) place(s *cpuset.State, uid string) {
-	var now *placed
+	var now *placements
 	if s != nil {
-		now = &placed{uid, s.Of(uid)}
+		now = &placements{uid, s.Of(uid)}
 	}
 	if !now.equal(e.placed) {
 		e.placed = now
@@ -254,34 +254,34 @@ func exclusiveCPUs(have pod.Actual) (sets []string) {
 // sandbox that has not exited, its annotation counts. For other containers, which may belong to an
 // earlier instance, the record of the newest instance takes precedence. If the runtime does not
 // show a container, the record counts.
-func (s *orphan) notePlaced(have pod.Actual) {
-	s.runsOn, s.running = exclusiveCPUs(have), podview.MayRun(have)
+func (o *orphan) notePlaced(have pod.Actual) {
+	o.runsOn, o.running = exclusiveCPUs(have), podview.MayRun(have)
 	all := make(map[string]pod.Placement)
-	if s.placed != nil && s.placed.uid == have.UID {
-		maps.Copy(all, s.placed.of)
+	if o.placed != nil && o.placed.uid == have.UID {
+		maps.Copy(all, o.placed.of)
 	}
 	b := have.Sandbox
 	for name, c := range have.Containers {
 		p := c.Placement
 		p.Shared = ""
 		_, recorded := all[name]
-		newer := b != nil && b.Instance > s.instance // than the record
-		lives := b != nil && b.Instance == s.instance && c.SandboxID == b.ID && c.State != pod.StateExited
-		if !p.IsZero() && (newer || lives || !recorded) {
+		newer := b != nil && b.Instance > o.instance // the sandbox is newer than the record
+		current := b != nil && b.Instance == o.instance && c.SandboxID == b.ID && c.State != pod.StateExited
+		if !p.IsZero() && (newer || current || !recorded) {
 			all[name] = p
 		}
 	}
 	if len(all) > 0 {
-		s.placed = &placed{have.UID, all}
+		o.placed = &placements{have.UID, all}
 	}
 }
 
 // recordedPlaced returns the allocations in a record of a pod; nil if there are none.
-func recordedPlaced(want *pod.Spec) *placed {
+func recordedPlaced(want *pod.Spec) *placements {
 	if want == nil || len(want.Placed) == 0 {
 		return nil
 	}
-	return &placed{want.UID(), want.Placed}
+	return &placements{want.UID(), want.Placed}
 }
 
 // reviewPlaced logs allocations of pods found on the node that the current policies do not make.
@@ -316,8 +316,8 @@ func (l *loop) reviewPlaced() {
 	}
 }
 
-// stateWriter writes the kubelet's state files in a goroutine. It skips files that newer ones have
-// replaced.
+// stateWriter writes the state files in the kubelet's format, in a goroutine of its own. It skips
+// files that newer ones have replaced.
 type stateWriter struct {
 	save  func(files map[string][]byte) error
 	log   *slog.Logger

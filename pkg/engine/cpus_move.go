@@ -21,16 +21,16 @@ const (
 )
 
 // mover keeps containers without exclusive CPUs in the shared pool, in a goroutine of its own. The
-// workers cannot do that: a worker may wait for a pull, a hook, a stop or a source while its pod
-// runs, and an orphaned pod has no worker. The mover compares the pool with the CPUs that the
-// runtime shows, so a kill of the agent loses no move.
+// workers cannot do that: while its pod runs, a worker may wait for a pull, a hook, a stop or a
+// source. An orphaned pod has no worker. The mover compares the pool with the CPUs that the runtime
+// shows, so a kill of the agent loses no move.
 type mover struct {
 	runtime Runtime
 	log     *slog.Logger
 	shared  atomic.Pointer[string] // the current shared pool
 	moves   chan move              // capacity 1
-	missed  chan struct{}          // capacity 1
-	failing bool                   // the last round failed, and that was logged
+	missed  chan struct{}          // capacity 1: a round may have missed a new container
+	failing bool                   // the last round failed, and the mover has logged that
 }
 
 // move is the goal of the mover: the containers of these pods run on these CPUs.
@@ -69,8 +69,8 @@ func (m *mover) move(cpus string, pods map[pod.Key]bool) {
 	m.moves <- move{cpus, pods}
 }
 
-// created reports that a container was created that may run on these CPUs. If the shared pool has
-// changed in between, the round of that change may have missed the container.
+// created notes that a container was created with these CPUs as its shared pool. If the pool has
+// changed since, the round after that change may have missed the container: another round follows.
 func (m *mover) created(cpus string) {
 	if m == nil || cpus == m.current() {
 		return
@@ -128,7 +128,7 @@ func (m *mover) round(ctx context.Context, now move) error {
 	return all.Wait()
 }
 
-// note logs the first failure of moves, and the first success after it.
+// note logs the first round that failed, and the first one that succeeded after it.
 func (m *mover) note(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:

@@ -10,7 +10,7 @@ import (
 
 // due returns the spec by which the pod's worker runs the pod now, if its desired spec is want.
 // That is want, unless plan.Delayed delays it until a layer has answered. Until then the pod is
-// in l.waiting, and due returns the recorded spec, or nil: no update is due.
+// in l.waiting, and due returns the recorded spec, or nil if the worker gets no update.
 func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 	if e := l.pods[key]; e != nil { // it has the recorded spec until its layer answers
 		if ready, configured := l.state.Ready(want.Origin.Layer()); configured && !ready {
@@ -19,8 +19,8 @@ func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 		delete(l.waiting, key)
 		return want
 	}
-	s := l.orphans[key]
-	d := plan.Delayed(l.state, want, s.Found, l.cfg.RequireSourceReady)
+	o := l.orphans[key]
+	d := plan.Delayed(l.state, want, o.Found, l.cfg.RequireSourceReady)
 	if d == nil {
 		delete(l.waiting, key)
 		return want
@@ -32,14 +32,14 @@ func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 		switch {
 		case d.Stop:
 			log.Info("Resuming pod termination started by the previous agent; not starting the pod again until its source answers")
-		case s.Running:
+		case o.Running:
 			log.Info("Keeping running pod unchanged until its source answers")
 		default:
 			log.Info("Not starting pod until its source answers")
 		}
 	}
 	if d.Stop {
-		l.stop(ctx, key, s)
+		l.stopOrphan(ctx, key, o)
 	}
 	return d.As
 }

@@ -46,10 +46,10 @@ func isReady(s *v1.PodStatus) bool {
 	})
 }
 
-// reached reports whether a pod in state s has met the dependency condition m. A pod that has
-// Succeeded has started and was ready.
-func (s dependencyState) reached(m pod.DependencyCondition) bool {
-	switch m {
+// reached reports whether a pod in state s has met the dependency condition c. A pod that has
+// Succeeded counts as started and ready.
+func (s dependencyState) reached(c pod.DependencyCondition) bool {
+	switch c {
 	case pod.Done:
 		return s == stateDone
 	case pod.Ready:
@@ -63,11 +63,11 @@ type podOrder struct {
 	// dependents holds, by the key of a pod, the admitted pods that name it as a dependency.
 	// A pod names many keys, most of which may not exist: a key costs one slice.
 	dependents map[pod.Key][]*entry
-	current    bool // the stopOrders of the admitted pods are up to date
+	current    bool // entry.stops is up to date in the terminating pods
 }
 
-// noteOrder adds e to the dependents of the pods that it names, once e is admitted: a source
-// may name any number of pods in a spec that is never admitted. Call forgetOrder before
+// noteOrder adds e to the dependents of the pods that it names, if e is admitted. A spec that is
+// never admitted may name any number of pods, so it is not added. Call forgetOrder before
 // e.lastWant changes.
 func (l *loop) noteOrder(e *entry) {
 	if e.admitted {
@@ -84,7 +84,7 @@ func (l *loop) noteOrder(e *entry) {
 		}
 	}
 	if e.isBeingRemoved() {
-		l.pokeDependencies(e)
+		l.updateDependencies(e)
 	}
 }
 
@@ -113,17 +113,18 @@ func (l *loop) forgetOrder(e *entry) {
 	}
 }
 
-// pokeDependents wakes the pods that depend on e, which may start now, and the pods that e
-// depends on, which may stop now.
-func (l *loop) pokeDependents(e *entry) {
+// updateDependents queues an update for the pods that depend on e: they may start now. It does the
+// same for the pods that e depends on: they may stop now.
+func (l *loop) updateDependents(e *entry) {
 	dependents := slices.SortedFunc(slices.Values(l.order.dependents[e.key]), func(a, b *entry) int { return a.key.Compare(b.key) })
 	for _, d := range dependents {
 		l.queueUpdate(d, false)
 	}
-	l.pokeDependencies(e)
+	l.updateDependencies(e)
 }
 
-func (l *loop) pokeDependencies(e *entry) {
+// updateDependencies queues an update for the pods that e depends on, which may stop now.
+func (l *loop) updateDependencies(e *entry) {
 	if e.lastWant == nil {
 		return
 	}
@@ -168,18 +169,19 @@ func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
 	return l.pods[key]
 }
 
-// stopMargin is how much longer than its grace a terminating pod is waited for, and
-// longestStop the limit in total: a pod that cannot be killed blocks nothing forever.
+// A terminating pod waits for a dependent pod until that pod's grace and stopMargin are over. For
+// all dependent pods together it waits longestStop at most, so that a pod that cannot be killed
+// does not block others forever.
 const (
 	stopMargin  = time.Minute
 	longestStop = time.Hour
 )
 
-// stopOrder is which pods have to be gone before a terminating pod stops.
+// stopOrder says which pods have to be gone before a terminating pod stops.
 type stopOrder struct {
-	node  int           // of the pod in the graph that orderStops makes
+	node  int           // the number of the pod in the graph that orderStops makes
 	first *entry        // the first, by key, of the pods that have to be gone; nil for none
-	takes time.Duration // at most, until all of them are gone
+	takes time.Duration // the limit of the wait until all of them are gone
 }
 
 // stopWaits says which pod has to be gone before e stops, and until when e waits for it; "" for
@@ -206,9 +208,8 @@ func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 
 // orderStops finds, for all terminating pods, which pods have to be gone before each, and how
 // long these may take in sequence. Edits at different times can put running pods on a cycle;
-// pods on a cycle do not wait for one another. The work is linear in the number of pods and
-// of names in their dependencies: sources decide both, and the sync loop does nothing else
-// meanwhile.
+// pods on a cycle do not wait for one another. The sync loop does nothing else meanwhile, and
+// sources decide the numbers of pods and dependencies: the work is linear in both.
 func (l *loop) orderStops() {
 	var going []*entry
 	for _, e := range l.pods {
@@ -247,8 +248,8 @@ func (l *loop) orderStops() {
 	}
 }
 
-// maySee reports whether the pods of d's source may name the objects of e's source: then they
-// may order its stop.
+// maySee reports whether the pods of d's source may name the objects of e's source. Only then may
+// they delay the stop of its pods.
 func (l *loop) maySee(d, e *entry) bool {
 	if d.lastWant == nil || e.lastWant == nil {
 		return false

@@ -13,8 +13,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// handleDevices judges the pods again that wait for devices, and has the workers of pods with
-// devices or claims try again and report the health of their devices.
+// handleDevices handles a change of the devices of plugins, or of the drivers of claims. Admission
+// judges the waiting pods again. The workers of pods with devices or claims try failed steps again,
+// and report the health of the devices.
 func (l *loop) handleDevices(ctx context.Context) {
 	l.ids.devices++
 	if !l.start.dispatching() {
@@ -28,8 +29,8 @@ func (l *loop) handleDevices(ctx context.Context) {
 	}
 }
 
-// adoptDevices passes on which devices the containers of a census have. Once all are known, it
-// passes on only those of orphaned pods: the workers of the others may have freed devices since the
+// adoptDevices gives Config.Devices the devices of the containers of a census. Once all are known, it
+// gives only those of orphaned pods: the workers of other pods may have freed devices since the
 // census was taken.
 func (l *loop) adoptDevices(c census) {
 	if l.cfg.Devices == nil {
@@ -57,8 +58,8 @@ func (l *loop) adoptDevices(c census) {
 	l.cfg.Devices.Adopt(holders, l.view.devicesKnown)
 }
 
-// holderOf returns the devices of a pod, by its containers and its record. A pod that has
-// terminated, and of which nothing runs, has none.
+// holderOf returns the devices of a pod, by its containers and its record. A terminated pod has
+// none when nothing of it runs.
 func holderOf(have pod.Actual, rec pod.Record) pod.DeviceHolder {
 	h := pod.DeviceHolder{Key: have.Key, UID: have.UID}
 	if rec.UID == have.UID && rec.Terminal != "" && !podview.MayRun(have) {
@@ -137,8 +138,8 @@ func (w *worker) noteDevices(have pod.Actual, s plan.Step) {
 	w.save()
 }
 
-// keepDevices frees the devices of containers that do not request any and do not run, all of them
-// once the pod has terminated.
+// keepDevices frees the devices of containers that request none and do not run. If the pod has
+// terminated, it frees the devices of all containers.
 func (w *worker) keepDevices(v plan.View, terminated bool) {
 	if w.env.devices == nil || v.Want == nil {
 		return

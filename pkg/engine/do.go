@@ -27,32 +27,32 @@ const (
 // time; otherwise another pod gets the slot during the pull.
 const pullSlotTimeout = 50 * time.Millisecond
 
-// exitPatience is how long a worker waits for a call after the agent began to exit. It is longer
-// than package cri lets calls to the runtime continue (F4).
+// exitPatience is how long a worker waits for a call after the agent began to exit. Package cri
+// ends calls to the runtime before that (F4).
 const exitPatience = 1700 * time.Millisecond
 
 // result is the result of a plan's steps.
 type result int
 
 const (
-	idle   result = iota // there were no steps, or they wait for an update
-	acted                // all were done
+	idle   result = iota // the plan has no step, or its steps wait for an update
+	acted                // all steps were done
 	stale                // the plan is out of date, see errStale
-	failed               // one failed
+	failed               // a step failed
 )
 
 // do runs the steps of a plan in order. It stops at the first failure, or when a newer spec
 // or an operation arrives. After a failure, retry is how long the worker waits before it
-// reads and plans again. Zero means that it does so at once: the view of the next plan has the
-// failure's back-off (plan.View.Trouble).
+// reads and plans again. If it is 0, the next plan has the back-off of the failure
+// (plan.View.Trouble).
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
 	acked, runtime := w.acked, w.update.runtime
 	for i := 0; i < len(p.Steps); {
 		w.readPending()
-		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.blockedMeanwhile(v) || makes(p.Steps[i]) && (w.haltedMeanwhile(v) || w.update.runtime != runtime) {
+		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.blockedMeanwhile(v) || isStartStep(p.Steps[i]) && (w.haltedMeanwhile(v) || w.update.runtime != runtime) {
 			return stale, 0 // a newer spec or an operation arrived, the pod may not start any more, or the readiness of the runtime changed
 		}
-		if makes(p.Steps[i]) && !w.update.runtime {
+		if isStartStep(p.Steps[i]) && !w.update.runtime {
 			return idle, 0 // an update comes when the runtime is ready
 		}
 		if p.Stopping && p.Steps[i].Action != plan.PullImage { // the stop begins after the pull
@@ -88,9 +88,9 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 	return acted, 0
 }
 
-// reportReplaced reports a static pod as soon as the containers that the plan replaces have stopped:
-// its mirror waits for that, and a pull or a postStart hook may follow. It does nothing if a newer
-// spec has arrived, because the next plan reports the pod.
+// reportReplaced reports a static pod as soon as the containers that the plan replaces have stopped.
+// The mirror of the pod waits for that report, and the next step may be a long pull or postStart
+// hook. It does nothing if a newer spec has arrived, because the next plan reports the pod.
 func (w *worker) reportReplaced(ctx context.Context, want *pod.Spec) {
 	if !w.reported.reportMetadata.replacing || want.Origin.FromAPI() || !onlyOtherData(w.update.want, want) {
 		return
@@ -105,7 +105,7 @@ func (w *worker) reportReplaced(ctx context.Context, want *pod.Spec) {
 
 // onlyOtherData reports whether a and b differ at most in the data of the objects that they
 // name, such as ConfigMaps. The worker then completes its plan, and the next plan handles the
-// change: data that changes faster than the worker plans must not block all steps.
+// change. Otherwise data that changes faster than the worker plans would block all steps.
 func onlyOtherData(a, b *pod.Spec) bool {
 	return a == b || a != nil && b != nil && a.Pod == b.Pod && a.Hash == b.Hash
 }
@@ -121,8 +121,9 @@ func (w *worker) haltedMeanwhile(v plan.View) bool {
 	return w.update.halt.Message != "" && v.Forbidden == ""
 }
 
-// makes reports whether a step sets up, starts or changes something.
-func makes(s plan.Step) bool {
+// isStartStep reports whether a step sets up, starts or changes something. All other steps stop,
+// remove or tear down something.
+func isStartStep(s plan.Step) bool {
 	switch s.Action {
 	case plan.PutVolumes, plan.RunSandbox, plan.PullImage, plan.CreateContainer, plan.StartContainer, plan.RunHook, plan.UpdateContainer:
 		return true
@@ -132,12 +133,12 @@ func makes(s plan.Step) bool {
 
 // waitsForRuntime reports whether the first step of a plan has to wait until the runtime is ready.
 func (w *worker) waitsForRuntime(p plan.Plan) bool {
-	return !w.update.runtime && len(p.Steps) > 0 && makes(p.Steps[0])
+	return !w.update.runtime && len(p.Steps) > 0 && isStartStep(p.Steps[0])
 }
 
 // doTogether runs one step, or several stops in parallel. Before a stop or a removal it frees
-// the start slot, and writes the record: once a container is removed, only the record has its
-// attempt number.
+// the start slot. It also writes the record, since after the removal of a container only the
+// record has its attempt number.
 func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		w.log.Debug("Step", "step", s.String())
@@ -151,7 +152,7 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 		}
 	}
 	defer w.beginStep(ctx, steps)()
-	if makes(steps[0]) {
+	if isStartStep(steps[0]) {
 		return steps[0], w.start(ctx, v, steps[0])
 	}
 	w.freeSlot(ctx)
@@ -162,7 +163,7 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 	return steps[0], w.tearDown(ctx, v.Have, steps[0])
 }
 
-// start does a step for which makes is true. It waits for a start slot first, except for a
+// start does a step for which isStartStep is true. It waits for a start slot first, except for a
 // pull, see pullSlotTimeout.
 func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	if s.Action == plan.PullImage {
@@ -203,7 +204,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		return w.resize(ctx, v.Want, s.Container, id)
 	}
 	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
-		w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookDue })
+		w.rec.setNotes(id, func(notes *pod.ContainerNotes) { notes.PostStart = pod.HookDue })
 		w.save() // before the container starts: if this agent is killed, the next one knows that the hook is due
 	}
 	err := w.startCall(ctx, func() error { return w.env.runtime.StartContainer(ctx, id) })
@@ -248,13 +249,13 @@ func (w *worker) startSandbox(ctx context.Context, v plan.View, s plan.Step) err
 	}
 	err := w.startCall(ctx, func() error {
 		var saved sync.WaitGroup
-		var torn error
-		saved.Go(func() { // in parallel with the call: the sandbox has the instance's number in a label
-			torn = panics.ToError(func() error { w.save(); return nil })
+		var panicked error
+		saved.Go(func() { // in parallel with the call, since the sandbox has the instance's number as well
+			panicked = panics.ToError(func() error { w.save(); return nil })
 		})
 		err := w.runSandbox(ctx, v.Want, s)
 		saved.Wait()
-		panics.Repanic(torn)
+		panics.Repanic(panicked)
 		return err
 	})
 	if err == nil {
@@ -305,9 +306,9 @@ func (w *worker) startCall(ctx context.Context, f func() error) error {
 
 // call runs f, which may take long, in a goroutine of its own, and waits for it. If f takes
 // longer than slotTimeout, call releases the worker's start slot and continues to wait. When a
-// newer spec or an operation arrives meanwhile, it calls onNews; with a nil onNews, updates
-// wait until f has ended. If f hangs when the agent exits, call returns before f has ended: the
-// worker must then return without using the variables that f writes.
+// newer spec or an operation arrives meanwhile, it calls onNews. If onNews is nil, updates wait
+// until f has ended. If f hangs when the agent exits, call returns before f has ended, and sets
+// trouble.leftBehind. The worker must then return without using the variables that f writes.
 func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews func(), f func() error) error {
 	done := patience.Start(f)
 	exiting, left := ctx.Done(), (<-chan time.Time)(nil)
@@ -329,11 +330,11 @@ func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews fun
 		case <-left:
 			w.trouble.leftBehind = true
 			return ctx.Err()
-		case l, ok := <-updates:
+		case u, ok := <-updates:
 			switch {
 			case !ok:
 				updates = nil
-			case w.read(l):
+			case w.read(u):
 				onNews()
 			}
 		}
@@ -366,15 +367,15 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 // failed. The step has not failed: the worker reads the pod and plans again.
 var errStale = errors.New("the plan is out of date")
 
-// stepFailed records a failure for the next plan, the status and the log. It returns how long
-// to wait before the next plan. That is zero after a failure in w.trouble.of: the plan knows
-// that back-off. stopping says that the pod is being stopped.
+// stepFailed notes a failure for the next plan and the status, and logs it. It returns how long
+// to wait before the next plan: 0 after a failure in w.trouble.of, since the plan has the back-off
+// of that. stopping says that the pod is being stopped.
 func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration {
 	if errors.Is(err, pod.ErrUnavailable) {
 		w.log.Debug("Runtime does not answer", "step", s.String())
 		return w.failed()
 	}
-	if !makes(s) {
+	if !isStartStep(s) {
 		delay := w.failed()
 		w.trouble.unended = pod.Trouble{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
 		if stopping || s.Action == plan.StopContainer || s.Action == plan.StopSandbox {
@@ -421,8 +422,8 @@ func (w *worker) takeSlot(ctx context.Context) error {
 		case <-waiter.Granted():
 			w.slot = true
 			return nil
-		case l, ok := <-w.updates:
-			if ok && w.read(l) {
+		case u, ok := <-w.updates:
+			if ok && w.read(u) {
 				w.env.starts.Withdraw(ctx, waiter)
 				return errStale
 			}

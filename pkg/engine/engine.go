@@ -11,13 +11,13 @@
 // The goroutines, and the data that each owns:
 //
 //	sync loop         the pods' table, the merged state, health and admission
-//	worker            everything it knows of its pod: record, trouble, status
+//	worker            its pod's record, failed steps and status
 //	prober            the probes' heap and counters
 //	start limiter     the start slots
 //	reporter          the statuses that a sink has not taken yet
 //	last good writer  the sets that are not on the disk yet
-//	state writer      the state files of CPUs and memory, if a policy gives containers any
-//	mover             which containers have yet to move to the shared CPUs, if there are such
+//	state writer      the newest state files of CPUs and memory; only with a policy for them
+//	mover             the CPUs that containers have to move to; only with a policy for CPUs
 //	runtime check     the last answer of the runtime
 //	jobs of the loop  one round each: a census, the rotation of logs, the measurement of
 //	                  volumes, the sweep
@@ -41,7 +41,8 @@
 //	files     1  sync loop → state writer; full: the older files are replaced
 //	moves     1  sync loop → mover; full: the older CPUs are replaced
 //	missed    1  workers → mover; full: a round is due already
-//	queue     1  podconfig's goroutine → last good writer; full: taken back and merged
+//	queue     1  podconfig's goroutine → last good writer; full: the older sets are taken
+//	             back and merged
 //	reporter's statuses
 //	          1  sync loop → reporter; full: merged with the batch waiting
 //	requests, withdrawals, releases
@@ -88,8 +89,8 @@ import (
 // Sink receives statuses. One goroutine calls it.
 type Sink interface {
 	// Report takes a pod with its newest status. After an error the reporter keeps the status
-	// and sends it again, or a newer one of that pod. It logs the first error, and another one
-	// only after the sink has taken everything.
+	// and sends it again, or a newer one of that pod. It logs the first error. It logs another
+	// one only after the sink has taken everything.
 	Report(r pod.StatusReport) error
 }
 
@@ -109,15 +110,15 @@ type Config struct {
 	Sinks     []Sink // may wait, such as for a disk: the reporter calls them
 	Listeners []Sink // must neither wait nor fail: the sync loop calls them
 	Events    Events // nil: events are dropped
-	// Activity is the board on which the engine records its current work for each pod; nil: it does
-	// not.
+	// Activity is the board on which the engine notes its current work for each pod; nil: it notes
+	// nothing.
 	Activity *activity.Board
 	// NoClusterDNS gives the node's name servers to pods that ask for the cluster's; an event
 	// of the pod says so.
 	NoClusterDNS bool
 	Log          *slog.Logger
 
-	// Before holds the last status reported of each pod, from the journal, so that transition
+	// Before holds the last reported status of each pod, from the journal, so that transition
 	// times and readiness survive a restart of the agent.
 	Before map[pod.Key]v1.PodStatus
 
@@ -126,23 +127,23 @@ type Config struct {
 	CPUs *cpuset.Allocator
 	// SaveCPUs writes the state files (cpuset.State.Files); nil: they are not written.
 	SaveCPUs func(files map[string][]byte) error
-	// NodeSeen returns the labels and taints of this node's object at an API server; ok
-	// is false before it was seen. nil: there is none.
+	// NodeSeen returns the labels and taints of this node's object at an API server; ok is
+	// false until the agent has read that object. nil: there is no API server.
 	NodeSeen func() (labels map[string]string, taints []v1.Taint, ok bool)
 	// Worked is a metrics callback: workers call it with the duration of a plan's steps.
 	// operation is kill if the plan stops the pod, create if the runtime had nothing of it,
 	// else sync. It is called from many goroutines and must not wait; nil: not measured.
 	Worked func(operation string, took time.Duration)
 
-	// WorkerStarted is a metrics callback: the sync loop calls it with the time from when it
-	// first knew a pod until it started the pod's worker; nil: not measured.
+	// WorkerStarted is a metrics callback: the sync loop calls it when it starts a pod's worker.
+	// took is the time since the loop first knew the pod. nil: not measured.
 	WorkerStarted func(took time.Duration)
 
 	// Synced is called once by the sync loop, when every source has answered and every pod
 	// that the loop knows has a status. It must not block; may be nil.
 	Synced func()
 
-	HostIPs     []string // of this node, first is the pod IP of host-network pods
+	HostIPs     []string // of this node; the first one is the pod IP of host-network pods
 	RuntimeName string   // prefix of container IDs in status: "containerd"
 
 	// RequireSourceReady names the kinds of source whose pods start only after their source
@@ -150,9 +151,9 @@ type Config struct {
 	// server may run on another node by now. Running containers of such a pod continue.
 	RequireSourceReady map[string]bool
 
-	// Forbids says why nothing of a pod may start or start again, whether its spec comes from
-	// a source or a record; "" when it may. Running containers continue. It is called from
-	// many goroutines; nil: everything may start.
+	// Forbids returns the reason why no container of a pod may start or restart; "" if they
+	// may. The spec comes from a source or a record. Running containers continue. Many
+	// goroutines call it; nil: everything may start.
 	Forbids func(want *pod.Spec) string
 
 	// Workloads are those of the set that Once runs; nil: there are none.
@@ -163,14 +164,14 @@ type Config struct {
 	// if the dependent may name the objects of its source.
 	Visible podconfig.Visible
 
-	// Services returns the services of a namespace, and those that every pod gets,
-	// whose addresses go into the environments of an API server's pods; an error says
-	// that they are not known yet (C-1.38.1). nil: there are none.
+	// Services returns the services whose addresses go into the environments of a namespace's
+	// pods. They are those of the namespace, and those that the pods of every namespace get. An
+	// error says that they are not known yet (C-1.38.1). nil: there are none.
 	Services func(namespace string) ([]*v1.Service, error)
-	// ServicesForAll says that Services are those of this node, and that all pods get them.
+	// ServicesForAll says that all pods get Services; else only the pods of an API server do.
 	ServicesForAll bool
-	// Desired is called with each new desired set, before a pod changes for it. It must not wait.
-	// nil: nothing is.
+	// Desired is called with each new desired set, before a pod changes for it. It must not
+	// wait. nil: not called.
 	Desired func(*podconfig.Merged)
 
 	// Layers returns the bytes in the writable layers of running containers, by the pod's UID
@@ -183,14 +184,14 @@ type Config struct {
 	LogCheck   time.Duration // how often the sizes of logs are checked (C-1.43.1); default 10 s
 	LogWorkers int           // logs that are rotated at the same time; default 1
 
-	// Halted is the halt of the node that an earlier agent began; nil: there is none. A call of
-	// Halt with it returns a channel for its end.
+	// Halted is the halt of the node that an earlier agent began; nil: there is none. Call Halt
+	// with it to get the channel that is closed at its end.
 	Halted *Halt
 
 	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
-	SyncFrequency time.Duration // how often pods that are not settled are read without a hint; default 1 min
-	ReadyCheck    time.Duration // how often a runtime that is ready is checked; default 15 s
-	Starts        int           // the start limiter's first limit of pods starting at once; default one more than there are cores
+	SyncFrequency time.Duration // how often workers read pods that are not settled without a hint; default 1 min
+	ReadyCheck    time.Duration // how often the agent checks a runtime that is ready; default 15 s
+	Starts        int           // how many pods may start at once at first, see startlimit; default GOMAXPROCS plus one
 
 	next func(plan.View) plan.Plan // plan.Next; a test can block it
 }
@@ -236,8 +237,8 @@ func New(cfg Config) *Engine {
 	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), operations: make(chan *operation), pressures: make(chan []v1.NodeConditionType), halts: make(chan haltRequest)}
 }
 
-// Live returns the feed of this engine for readers. It exists before Run and after it, and changes
-// while Run runs.
+// Live returns the feed of this engine for readers. The feed exists before, during and after Run,
+// and changes during Run.
 func (e *Engine) Live() *feed.Live { return e.feed.Live() }
 
 // Run keeps pods as their sources define them until ctx is done. It adopts running pods, and
@@ -252,10 +253,10 @@ func (e *Engine) Run(ctx context.Context) error {
 		defer written.Wait()
 		keep := func(podconfig.Batch) {}
 		if e.cfg.Sets != nil {
-			k := newLastGoodWriter(e.cfg.Sets, e.log)
-			keep = k.keep
-			defer k.close()
-			written.Go(k.run)
+			w := newLastGoodWriter(e.cfg.Sets, e.log)
+			keep = w.keep
+			defer w.close()
+			written.Go(w.run)
 		}
 		for b := range e.cfg.PodConfig.Batches(ctx) {
 			keep(b)
@@ -293,7 +294,6 @@ func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context,
 	wg.Go(func() { e.checkReady(ctx, l.in.ready) })
 	wg.Go(func() { l.prober.Run(ctx) })
 	wg.Go(func() { l.env.starts.Run(ctx) })
-	// The reporter outlives the loop: the loop's last reports still reach the sinks.
 	if w := l.view.cpus.writer; w != nil {
 		wg.Go(w.run)
 		defer w.close()
@@ -301,6 +301,7 @@ func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context,
 	if m := l.env.mover; m != nil {
 		wg.Go(func() { m.run(ctx) })
 	}
+	// The reporter outlives the loop, so that the loop's last reports still reach the sinks.
 	reported := make(chan struct{})
 	wg.Go(func() { defer close(reported); l.out.reporter.run() })
 	err := l.run(ctx, &wg)

@@ -87,8 +87,8 @@ func warning(r recorder, spec *pod.Spec) pod.Warn {
 	return func(reason, message string) { r.event(spec.Key, spec.UID(), "", pod.EventWarning, reason, message) }
 }
 
-// event sends an event of the pod, or of one of its containers, under the UID of spec; nil
-// stands for the UID of the record.
+// event sends an event of the pod, or of one of its containers. Its UID is that of spec, or of the
+// record if spec is nil.
 func (w *worker) event(spec *pod.Spec, container, kind, reason, format string, a ...any) {
 	uid := w.rec.UID
 	if spec != nil {
@@ -97,8 +97,8 @@ func (w *worker) event(spec *pod.Spec, container, kind, reason, format string, a
 	w.env.recorder.event(w.key, uid, fieldPath(spec, container), kind, reason, fmt.Sprintf(format, a...))
 }
 
-// pullEvents returns a function that sends the events of a pull for a container. It may
-// run beside the worker, so it reads nothing of it.
+// pullEvents returns a function that sends the events of a pull for a container. The function may
+// run in parallel with the worker, so it reads no field of the worker.
 func pullEvents(r recorder, spec *pod.Spec, container string) func(pod.PullProgress) {
 	path, image := fieldPath(spec, container), ""
 	if c, _ := spec.Container(container); c != nil {

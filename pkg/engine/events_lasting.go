@@ -14,9 +14,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// A lasting state has one event, when it begins: back-offs, a missing network, resizes.
+// This file sends the events of states that last, such as a back-off, a missing network or a
+// resize. It sends one event when the state begins or ends, not one for each plan.
 
-// sentEvents are the events of lasting states: each is sent once.
+// sentEvents are the lasting states whose event the worker has sent.
 type sentEvents struct {
 	crash   map[string]time.Time // by container: the end of its back-off
 	image   map[string]time.Time // the same for an image
@@ -89,8 +90,8 @@ func (w *worker) reportSandbox(v plan.View, s plan.Step) {
 	}
 }
 
-// reportUnread sends an event when a pod cannot be read, once until it can. A runtime that
-// does not answer is the node's problem, not the pod's.
+// reportUnread sends one event when the pod cannot be read, and no other one until it can be read
+// again. A runtime that does not answer is a problem of the node, and no event of the pod.
 func (w *worker) reportUnread(err error) {
 	if err == nil {
 		w.reported.events.failing = false

@@ -28,9 +28,9 @@ type Eviction struct {
 }
 
 // Evict ends the current instance of a pod with the phase Failed and the reason Evicted
-// (C-1.35.7). It returns as Restart does, with one difference: after a timeout the caller may
-// evict another pod instead. Evict therefore returns nil at the end of ctx if a worker has begun
-// the eviction, and no worker begins it after Evict has returned an error.
+// (C-1.35.7). It returns as Restart does, with one difference, since after an error the caller may
+// evict another pod instead. At the end of ctx, Evict returns nil if a worker has begun the
+// eviction. After an error, no worker begins it.
 func (e *Engine) Evict(ctx context.Context, key pod.Key, ev Eviction) error {
 	return e.request(ctx, &operation{kind: opEvict, key: key, uid: ev.UID, eviction: &ev})
 }
@@ -52,7 +52,7 @@ type pressures struct {
 	evicted map[pod.Key]bool // static pods that start again after a pressure
 	known   bool             // SetPressure was called
 	now     []v1.NodeConditionType
-	ended   map[v1.NodeConditionType]time.Time // when each ended last; without those that ended before this agent
+	ended   map[v1.NodeConditionType]time.Time // when each ended last, while this agent ran
 	since   time.Time                          // when SetPressure was first called
 }
 
@@ -82,8 +82,8 @@ const (
 	evictionReset      = 10 * time.Minute
 )
 
-// revive starts a static pod that was evicted for a pressure of the node again, once the pressure
-// has ended and the back-off is over.
+// revive starts evicted static pods again, once the pressure that they were evicted for has ended
+// and the back-off is over.
 func (l *loop) revive(ctx context.Context) {
 	if !l.view.pressure.known {
 		return

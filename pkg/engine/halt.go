@@ -32,11 +32,11 @@ func (h Halt) same(o Halt) bool {
 		(a == nil) == (b == nil) && (a == nil || *a == *b)
 }
 
-// Halt stops all pods in order, each within its grace, and starts none until Resume. The
-// channel is closed when Halt has finished: each pod has stopped, or its time is over. Another
-// Halt replaces the one before; an equal one continues it. An agent that starts while the node
-// is halted needs Config.Halted, so that it starts nothing before the first call. Halt returns
-// when the sync loop has the request; with an error when ctx ends before, or after a minute.
+// Halt stops all pods in order, each within its grace, and starts none until Resume. It closes
+// the channel when each pod has stopped, or its time is over. Another Halt replaces the one
+// before; an equal one continues it. An agent that starts while the node is halted needs
+// Config.Halted, so that it starts nothing before the first call. Halt returns when the sync loop
+// has the request. It returns an error if ctx ends before that, or after a minute.
 func (e *Engine) Halt(ctx context.Context, h Halt) (ended <-chan struct{}, err error) {
 	done := make(chan struct{})
 	return done, e.sendHalt(ctx, haltRequest{of: &h, ended: done})
@@ -66,8 +66,8 @@ type haltRequest struct {
 type halting struct {
 	of       *Halt // nil: pods may run
 	progress shutdown.Progress
-	again    <-chan time.Time // fires when the next decision is due; nil: a report brings it
-	waiters  []chan struct{}  // closed when it is over
+	again    <-chan time.Time // fires when the next decision is due; nil: after the next report
+	waiters  []chan struct{}  // closed when the halt has finished
 	over     bool             // each pod has stopped, or its time is over
 }
 
@@ -128,7 +128,7 @@ func (l *loop) handleHalt(ctx context.Context, r haltRequest) {
 // continueHalt stops the pods whose turn has come.
 func (l *loop) continueHalt() {
 	h := &l.view.halting
-	if h.of == nil || !l.start.dispatching() || h.over && !l.foundToHalt() {
+	if h.of == nil || !l.start.dispatching() || h.over && !l.hasNewToHalt() {
 		return
 	}
 	h.over = false
@@ -168,9 +168,9 @@ func (l *loop) continueHalt() {
 	}
 }
 
-// foundToHalt reports whether the halt has to stop a pod that has become known after it was over,
-// because its source answered only then.
-func (l *loop) foundToHalt() bool {
+// hasNewToHalt reports whether a finished halt has to continue: the loop has admitted a pod since,
+// because the source of the pod answered only then.
+func (l *loop) hasNewToHalt() bool {
 	for _, e := range l.pods {
 		if e.admitted && e.haltBegun.IsZero() {
 			return true
@@ -179,8 +179,8 @@ func (l *loop) foundToHalt() bool {
 	return false
 }
 
-// haltedPods returns the entries, and for each the pod as package shutdown orders it. Orphaned
-// pods whose source has not answered are not among them: they continue until it answers.
+// haltedPods returns the entries, and each of them as a pod of package shutdown. Orphaned pods
+// whose source has not answered are not among them: they continue until it answers.
 func (l *loop) haltedPods() ([]*entry, []shutdown.Pod) {
 	entries := l.sorted()
 	index := make(map[*entry]int, len(entries))
@@ -204,8 +204,8 @@ func (l *loop) haltedPods() ([]*entry, []shutdown.Pod) {
 	return entries, pods
 }
 
-// noteHalt records that the halt stops the instance, once podHalt.stop is set. A stop that has
-// begun before only gets less time.
+// noteHalt records that the halt stops the instance, once podHalt.stop is set. If a stop has already
+// begun, the halt can only make it shorter.
 func (w *worker) noteHalt() {
 	h := w.update.halt
 	if !h.stop || !w.last.looked || w.rec.Terminal != "" || w.rec.Instance == 0 {

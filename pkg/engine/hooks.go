@@ -11,13 +11,13 @@ import (
 // operation that stops the container cancels the hook. If the hook fails, the record says so
 // and the next plan stops the container (C-1.22.8).
 func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id string) error {
-	hookCtx, giveUp := context.WithCancel(ctx)
-	defer giveUp()
+	hookCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	superseded := false
 	err := w.call(ctx, w.env.starts.SlotTimeout(), func() {
 		if w.mustEnd(v.Want, s.Container) || w.rec.ContainerNotes[id].Killed != "" {
 			superseded = true
-			giveUp()
+			cancel()
 		}
 	}, func() error {
 		traced, end := beginHook(hookCtx, "postStart", s.Container, s.Hook)
@@ -31,19 +31,19 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 		return ctx.Err() // the hook stays due: the next agent runs it
 	case err != nil:
 		w.log.Warn("Hook failed", "hook", "postStart", "container", s.Container, "error", err)
-		w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookFailed })
+		w.rec.setNotes(id, func(notes *pod.ContainerNotes) { notes.PostStart = pod.HookFailed })
 		w.event(v.Want, s.Container, pod.EventWarning, eventPostStart, "PostStartHook failed")
 		w.trouble.of[s.Container] = pod.Trouble{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
 		w.save()
 		return errStale // the next plan stops the container before it starts another
 	}
-	w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = "" })
+	w.rec.setNotes(id, func(notes *pod.ContainerNotes) { notes.PostStart = "" })
 	w.save()
 	return nil
 }
 
-// mustEnd reports whether the newest update or operation ends the container that was made from
-// the spec made, or its whole instance.
+// mustEnd reports whether the newest update or operation ends a container, or its whole instance.
+// made is the spec that the container was made from.
 func (w *worker) mustEnd(made *pod.Spec, container string) bool {
 	now := w.update.want
 	return now == nil || deleting(now) || !w.rec.StopSince.IsZero() || w.rec.Terminal != "" || now.UID() != made.UID() || now.SandboxHash != made.SandboxHash ||

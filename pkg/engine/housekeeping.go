@@ -13,27 +13,27 @@ import (
 type census struct {
 	pods    []pod.Actual
 	records []pod.Record
-	err     error     // of reading the runtime's pods; pods then holds those that could be read
+	err     error     // why some of the runtime's pods could not be read; pods then holds the others
 	damaged bool      // some records could not be read
-	asked   []pod.Key // only these pods were read; nil: all
+	asked   []pod.Key // the census read only these pods; nil: all
 }
 
 // counting is the job that takes a census, in a goroutine of its own, to find pods that the loop
-// does not know. It takes one at a time: at the start, after a hint about an unknown pod or all
-// pods, and after a failed one.
+// does not know. It takes one at the start, after a hint about an unknown pod or about all pods, and
+// after a census that failed; never two at a time.
 type counting struct {
 	running bool
 	done    chan census      // capacity 0
 	all     bool             // the next census reads all pods and records
-	hinted  map[pod.Key]bool // unknown pods with a hint; the next census reads them, if not all
+	hinted  map[pod.Key]bool // unknown pods with a hint: the next census reads at least these
 }
 
 func newCounting() counting {
 	return counting{done: make(chan census), hinted: make(map[pod.Key]bool)}
 }
 
-// housekeep has admission judge the pods that wait for the Node object, starts evicted pods
-// again when they may, and takes a census if one is due.
+// housekeep has admission judge the pods that wait for the Node object. It also starts evicted pods
+// again when they may start, and takes a census if one is due.
 func (l *loop) housekeep(ctx context.Context) {
 	if l.view.pending {
 		l.admit(ctx)
@@ -44,7 +44,7 @@ func (l *loop) housekeep(ctx context.Context) {
 	case l.jobs.counting.all || !l.start.adopted():
 		l.count(ctx)
 	case len(l.jobs.counting.hinted) > 0:
-		l.lookFor(ctx)
+		l.countHinted(ctx)
 	}
 }
 
@@ -68,8 +68,8 @@ func (l *loop) count(ctx context.Context) {
 	})
 }
 
-// lookFor reads only the unknown pods with a hint.
-func (l *loop) lookFor(ctx context.Context) {
+// countHinted reads only the unknown pods with a hint.
+func (l *loop) countHinted(ctx context.Context) {
 	keys := sortedKeys(l.jobs.counting.hinted)
 	clear(l.jobs.counting.hinted)
 	runtime := l.cfg.Runtime
@@ -113,27 +113,27 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		}
 	}
 	for _, r := range plan.RecordsOf(c.pods, c.records) {
-		s := orphan{uid: r.UID}
+		o := orphan{uid: r.UID}
 		of := r.Evicted()
-		s.revived = of != nil && of.Over
-		s.Stopping, s.Ended = !r.StopSince.IsZero(), r.Terminal != "" && !s.revived
-		s.Running = c.err != nil // a pod that could not be read may run
-		s.placed, s.instance, s.running = recordedPlaced(r.Want), r.Instance, s.Running
-		if s.Spec = r.Want; r.Want != nil {
-			s.Layer = r.Want.Origin.Layer()
+		o.revived = of != nil && of.Over
+		o.Stopping, o.Ended = !r.StopSince.IsZero(), r.Terminal != "" && !o.revived
+		o.Running = c.err != nil // a pod that could not be read may run
+		o.placed, o.instance, o.running = recordedPlaced(r.Want), r.Instance, o.Running
+		if o.Spec = r.Want; r.Want != nil {
+			o.Layer = r.Want.Origin.Layer()
 		}
-		l.note(r.Key, s)
+		l.note(r.Key, o)
 	}
 	for _, a := range c.pods {
-		s := orphan{uid: a.UID}
-		s.ShownUID, s.Running = a.UID, podview.Running(a)
+		o := orphan{uid: a.UID}
+		o.ShownUID, o.Running = a.UID, podview.Running(a)
 		if a.Sandbox != nil {
-			s.Layer = a.Sandbox.Layer
+			o.Layer = a.Sandbox.Layer
 		}
-		l.note(a.Key, s)
-		if o, known := l.orphans[a.Key]; known {
-			o.notePlaced(a)
-			l.orphans[a.Key] = o
+		l.note(a.Key, o)
+		if noted, known := l.orphans[a.Key]; known {
+			noted.notePlaced(a)
+			l.orphans[a.Key] = noted
 		}
 	}
 	if c.err == nil {
@@ -155,33 +155,33 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.judgeOrphans(ctx)
 }
 
-// note adds an orphaned pod, unless the loop has an entry for it. In one census, the caller notes
-// the records first: the state in the runtime does not replace a record.
-func (l *loop) note(key pod.Key, s orphan) {
+// note adds an orphaned pod, unless the loop has an entry for it. For one census, the caller first
+// notes the records, and then the pods of the runtime: these do not replace a record.
+func (l *loop) note(key pod.Key, o orphan) {
 	old, known := l.orphans[key]
 	switch {
 	case l.pods[key] != nil:
 		return
-	case known && (old.Layer != "" || s.Layer == ""):
-		old.Running = old.Running || s.Running
-		if s.ShownUID != "" {
-			old.ShownUID = s.ShownUID
+	case known && (old.Layer != "" || o.Layer == ""):
+		old.Running = old.Running || o.Running
+		if o.ShownUID != "" {
+			old.ShownUID = o.ShownUID
 		}
 		l.orphans[key] = old
 		return
 	case known:
-		s.uid, s.Spec, s.Ended = cmp.Or(old.uid, s.uid), old.Spec, old.Ended
-		s.taken, s.instance = old.taken, old.instance
+		o.uid, o.Spec, o.Ended = cmp.Or(old.uid, o.uid), old.Spec, old.Ended
+		o.podCPUs, o.instance = old.podCPUs, old.instance
 	}
-	s.first = !l.start.dispatching()
-	l.orphans[key] = s
+	o.foundAtStart = !l.start.dispatching()
+	l.orphans[key] = o
 }
 
-// isForeign reports whether an orphaned pod belongs to an agent with another root directory:
-// the pod appeared while this agent held the lock of its own, and its source is none of this
-// agent's.
+// isForeign reports whether an orphaned pod belongs to an agent with another root directory. Such
+// a pod has appeared while this agent held the lock of its own root directory, and its source is
+// none of this agent's.
 func (l *loop) isForeign(o orphan) bool {
-	if o.first || l.state == nil {
+	if o.foundAtStart || l.state == nil {
 		return false
 	}
 	_, configured := l.state.Ready(o.Layer)
@@ -213,16 +213,16 @@ func (l *loop) isTakenDown(key pod.Key) bool {
 	return ok || l.mode.leaves != nil && l.mode.leaves(key)
 }
 
-// judgeOrphans stops each orphaned pod once its source has answered without it, or, if that
-// source is not configured any more, once all sources have answered. It leaves alone the pods of
-// agents with another root directory (isForeign). A runonce stops only the pods that it takes
-// down. An orphaned pod that is in the desired set gets its spec, as soon as due allows it.
+// judgeOrphans stops each orphaned pod once its source has answered without it. If that source is
+// not configured any more, all sources have to answer first. Pods of agents with another root
+// directory continue (isForeign). A runonce stops only the pods that it takes down. An orphaned
+// pod that is in the desired set gets its spec as soon as due allows it.
 func (l *loop) judgeOrphans(ctx context.Context) {
 	if !l.start.dispatching() {
 		return
 	}
 	for _, key := range sortedKeys(l.orphans) {
-		s := l.orphans[key]
+		o := l.orphans[key]
 		if l.state.Pod(key) == nil && !l.mode.serves && !l.isTakenDown(key) {
 			continue
 		}
@@ -234,43 +234,43 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 			l.want(ctx, key, want)
 			continue
 		}
-		ready, configured := l.state.Ready(s.Layer)
-		if !configured && s.first {
+		ready, configured := l.state.Ready(o.Layer)
+		if !configured && o.foundAtStart {
 			ready = l.state.AllReady() // a source that has not answered may define the pod
 		}
-		if !ready && (configured || s.first) && !l.isTakenDown(key) {
-			if !s.seen {
-				l.log.Info("Keeping pod until its source answers", "pod", key.String(), "source", s.Layer)
-				s.seen = true
-				l.orphans[key] = s
+		if !ready && (configured || o.foundAtStart) && !l.isTakenDown(key) {
+			if !o.logged {
+				l.log.Info("Keeping pod until its source answers", "pod", key.String(), "source", o.Layer)
+				o.logged = true
+				l.orphans[key] = o
 			}
 			continue
 		}
-		if !configured && !s.first && !l.isTakenDown(key) {
+		if !configured && !o.foundAtStart && !l.isTakenDown(key) {
 			// See isForeign.
-			if !s.seen {
-				l.log.Warn("Ignoring pod of an agent with another root directory", "pod", key.String(), "source", s.Layer)
-				s.seen = true
-				l.orphans[key] = s
+			if !o.logged {
+				l.log.Warn("Ignoring pod of an agent with another root directory", "pod", key.String(), "source", o.Layer)
+				o.logged = true
+				l.orphans[key] = o
 			}
 			continue
 		}
 		if configured || l.isTakenDown(key) {
-			l.log.Info("Stopping pod that is no longer in the desired set", "pod", key.String(), "source", s.Layer)
+			l.log.Info("Stopping pod that is no longer in the desired set", "pod", key.String(), "source", o.Layer)
 		} else {
-			l.log.Warn("Stopping pod whose source is no longer configured", "pod", key.String(), "source", s.Layer)
+			l.log.Warn("Stopping pod whose source is no longer configured", "pod", key.String(), "source", o.Layer)
 		}
-		l.stop(ctx, key, s)
+		l.stopOrphan(ctx, key, o)
 	}
 }
 
-// stop has a worker stop and remove an orphaned pod.
-func (l *loop) stop(ctx context.Context, key pod.Key, s orphan) {
+// stopOrphan has a worker stop and remove an orphaned pod.
+func (l *loop) stopOrphan(ctx context.Context, key pod.Key, o orphan) {
 	delete(l.orphans, key)
 	e := l.entry(key)
-	e.admitted, e.uid, e.lastWant = true, s.uid, s.Spec
-	e.taken = s.taken
-	e.hold(s.uids()...)
+	e.admitted, e.uid, e.lastWant = true, o.uid, o.Spec
+	e.podCPUs = o.podCPUs
+	e.hold(o.uids()...)
 	l.noteOrder(e)
 	l.queueUpdate(e, true)
 }

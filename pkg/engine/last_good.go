@@ -16,7 +16,7 @@ type lastGoodWriter struct {
 	log   *slog.Logger
 	queue chan pendingSets // capacity 1: keep sends, run receives; when it is full, keep takes it back and merges
 
-	complete bool // every layer has answered, and that was sent; only keep uses it
+	complete bool // pendingSets.only was sent; only keep uses this field
 }
 
 // pendingSets are changes that have not reached the disk.
@@ -38,18 +38,18 @@ func newLastGoodWriter(sets Sets, log *slog.Logger) *lastGoodWriter {
 	return &lastGoodWriter{sets: sets, log: log, queue: make(chan pendingSets, 1)}
 }
 
-// keep takes the changes of a batch. It never waits. Only one goroutine calls it.
-func (k *lastGoodWriter) keep(b podconfig.Batch) {
+// keep queues the changes of a batch. It never waits. Only one goroutine calls it.
+func (w *lastGoodWriter) keep(b podconfig.Batch) {
 	var news pendingSets
-	if at, ready := lastGood(b); ready && len(b.ChangedSets) > 0 { // before that the sets come from the disk
+	if at, ready := lastGood(b); ready && len(b.ChangedSets) > 0 { // a layer that is not ready has its sets from the disk
 		files := make(map[string]pod.LastGoodSet, len(b.ChangedSets))
 		for _, s := range b.ChangedSets {
 			files[s.File] = s
 		}
 		news.layers = map[string]*pendingLayer{b.Layer: {at, files}}
 	}
-	if !k.complete && b.State.AllReady() {
-		k.complete, news.only = true, make(map[string]bool, len(b.State.Layers))
+	if !w.complete && b.State.AllReady() {
+		w.complete, news.only = true, make(map[string]bool, len(b.State.Layers))
 		for _, l := range b.State.Layers {
 			news.only[l.Name] = true
 		}
@@ -58,12 +58,12 @@ func (k *lastGoodWriter) keep(b podconfig.Batch) {
 		return
 	}
 	select {
-	case before := <-k.queue:
+	case before := <-w.queue:
 		before.add(news)
 		news = before
 	default:
 	}
-	k.queue <- news
+	w.queue <- news
 }
 
 // lastGood returns when the layer of a batch was last read without error, and whether it has
@@ -99,12 +99,12 @@ func (u *pendingSets) add(newer pendingSets) {
 	}
 }
 
-// close ends run once everything is written; the goroutine that calls keep calls it, last.
-func (k *lastGoodWriter) close() { close(k.queue) }
+// close has run end after a last write. The goroutine that calls keep calls close last.
+func (w *lastGoodWriter) close() { close(w.queue) }
 
-// run writes until close. After a failed write it tries again with the next change, after
-// saveRetry, and at close.
-func (k *lastGoodWriter) run() {
+// run writes the queued changes until close. It tries a failed write again with the next change,
+// after saveRetry, and at close.
+func (w *lastGoodWriter) run() {
 	var left pendingSets
 	logged := false
 	for open := true; open; {
@@ -114,30 +114,30 @@ func (k *lastGoodWriter) run() {
 		}
 		var u pendingSets
 		select {
-		case u, open = <-k.queue:
+		case u, open = <-w.queue:
 		case <-again:
 		}
 		left.add(u)
-		failed, err := k.write(&left)
+		failed, err := w.write(&left)
 		switch {
 		case err != nil && !logged:
-			k.log.Warn("Failed to write last good set; continuing without it", "source", failed, "error", err)
+			w.log.Warn("Failed to write last good set; continuing without it", "source", failed, "error", err)
 		case err == nil && logged:
-			k.log.Info("Writing last good sets succeeds again")
+			w.log.Info("Writing last good sets succeeds again")
 		}
 		logged = err != nil
 	}
 }
 
-// write writes the pending changes, and removes the written ones from left. The error is that of
-// one layer that failed.
-func (k *lastGoodWriter) write(left *pendingSets) (failed string, err error) {
+// write writes the pending changes, and removes the written ones from left. It returns one layer
+// that failed, and its error.
+func (w *lastGoodWriter) write(left *pendingSets) (failed string, err error) {
 	for name, layer := range left.layers {
 		changed := make([]pod.LastGoodSet, 0, len(layer.files))
 		for _, s := range layer.files {
 			changed = append(changed, s)
 		}
-		if wrong := k.sets.Save(name, layer.at, changed); wrong != nil {
+		if wrong := w.sets.Save(name, layer.at, changed); wrong != nil {
 			failed, err = name, wrong
 			continue
 		}
@@ -146,8 +146,8 @@ func (k *lastGoodWriter) write(left *pendingSets) (failed string, err error) {
 	if left.only == nil {
 		return failed, err
 	}
-	if wrong := k.sets.Forget(func(layer string) bool { return left.only[layer] }); wrong != nil {
-		k.log.Warn("Failed to remove last good sets of sources that are no longer configured", "error", wrong)
+	if wrong := w.sets.Forget(func(layer string) bool { return left.only[layer] }); wrong != nil {
+		w.log.Warn("Failed to remove last good sets of sources that are no longer configured", "error", wrong)
 	}
 	left.only = nil
 	return failed, err

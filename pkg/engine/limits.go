@@ -11,11 +11,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// storageRounds says that every third round of measurements reads the writable layers: the
-// runtime computes their sizes only every few seconds.
+// storageRounds is the number of rounds of measurements of which one reads the writable layers. The
+// runtime computes the sizes of these layers only every few seconds.
 const storageRounds = 3
 
-// storageLimits says which limits of its disk a pod has that nodectl has to measure (C-1.35.9).
+// storageLimits says which limits of disk space nodectl has to measure for a pod (C-1.35.9).
 type storageLimits struct {
 	volumes    bool // the size of an emptyDir on the node's disk
 	containers bool // limits.ephemeral-storage of a container
@@ -39,7 +39,7 @@ func storageLimitsOf(p *v1.Pod) (l storageLimits) {
 	return l
 }
 
-// overfull is an instance of a pod that exceeds a limit of its disk.
+// overfull is an instance of a pod that exceeds a limit of its disk space.
 type overfull struct {
 	key      pod.Key
 	uid      string
@@ -47,9 +47,9 @@ type overfull struct {
 	message  string // which limit, for a person; "": it exceeds none
 }
 
-// measurement is the periodic job that measures the disks of pods with such limits, in a
-// goroutine of its own: one round at a time. While a round runs, no other one begins. A volume that
-// hangs delays the measurements of other pods only once, by podPatience.
+// measurement is the periodic job that measures the disk space of pods with such limits, in a
+// goroutine of its own. While a round runs, no other one begins. A volume that hangs delays the
+// measurements of other pods only once, by podPatience.
 type measurement struct {
 	running bool
 	rounds  int // how many were due

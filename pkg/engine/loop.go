@@ -37,7 +37,7 @@ type loop struct {
 	env     *workerEnv // of the workers
 
 	start startup
-	// state is the desired state; runtime is the last report of the runtime about itself.
+	// state is the desired state; runtime is the last known readiness of the runtime.
 	state   *podconfig.Merged
 	runtime pod.RuntimeReady
 	view    nodeView
@@ -49,9 +49,9 @@ type loop struct {
 	ids     ids
 
 	// pending holds the entries whose workers get an update at the end of this iteration of run.
-	// So each update shows all changes of the iteration, also those of pods that it waits for.
+	// So each update shows all changes of the iteration, also those of pods that the pod waits for.
 	pending     []*entry
-	diskFailing bool // the last write of a record failed, and that was logged
+	diskFailing bool // the last write of a record failed, and the loop has logged that
 	jobs        jobs
 }
 
@@ -64,7 +64,8 @@ type runMode struct {
 	// down holds the pods that runonce stops and removes (UntilGone), with their UIDs; nil for
 	// none.
 	down map[pod.Key]string
-	// leaves reports whether a workload of runonce's set has given up a pod; nil: none has.
+	// leaves reports whether a workload of runonce's set no longer has a pod that it had; nil: there
+	// are no workloads.
 	leaves func(pod.Key) bool
 	// finished ends the loop when it returns true; nil never ends it.
 	finished func() bool
@@ -109,9 +110,9 @@ type entry struct {
 	uid   string    // if it was made to stop an orphaned pod: the UID of that pod; else ""
 	want  *pod.Spec // the desired spec; nil: stop and remove the pod
 	next  *pod.Spec // the spec to start once the pod is gone; nil: none
-	// lastWant is the newest spec that a source or a record had of the pod, also of a pod that
-	// is refused or being removed. nil: none is known, or the pod had terminated before it
-	// ran here.
+	// lastWant is the newest spec of the pod in a source or a record, also while the pod is
+	// refused or being removed. nil: none is known, or the pod had terminated before it ran
+	// here.
 	lastWant *pod.Spec
 	health   pod.Health
 
@@ -134,14 +135,14 @@ type admission struct {
 	refused    refusal   // of the pod, or of the newest edit of an admitted pod
 	allocated  *pod.Spec // the spec whose resources are allocated to it; nil: none yet
 	holds      []string  // UIDs under which instances of it may exist, beside that of allocated
-	resize     refusal   // why the resources that want requests are not allocated
+	resize     refusal   // why the resources that entry.want requests are not allocated
 	allocation allocation
-	taken
-	// before has the CPUs and memory that its containers had before an edit, until a report shows
-	// which of them run; nil: none.
-	before *placed
-	// unplaced is the reason why the pod got no new exclusive CPUs or NUMA memory after the machine
-	// has lost the old ones. While it is set, no container of the pod starts.
+	podCPUs
+	// before has the CPUs and memory that its containers had before an edit. It is nil without an
+	// edit, and when a report shows on which CPUs containers still run.
+	before *placements
+	// unplaced is why the pod got no other exclusive CPUs or NUMA memory after the machine had lost
+	// those of the pod. While it is set, no container of the pod starts.
 	unplaced refusal
 	shown    placedSpec
 }
@@ -151,7 +152,7 @@ type link struct {
 	updates    chan podUpdate // nil: no worker
 	gen        uint64         // of the newest update with a change
 	queued     bool           // the entry is in loop.pending
-	operations []*operation   // requested; the worker knows which it has acknowledged
+	operations []*operation   // the newest requested ones; the worker knows which it has acknowledged
 	// planningSince is when the worker called plan.Next; see worker. nil: no worker.
 	planningSince *atomic.Int64
 }
@@ -159,18 +160,19 @@ type link struct {
 // orphan is a pod that runs, or has a record, and has no entry.
 type orphan struct {
 	plan.Found
-	uid   string // of its record, else as the runtime shows it
-	first bool   // it was there when the agent started
-	seen  bool   // judged and logged
+	uid string // of its record, else as the runtime shows it
+	// foundAtStart says that a census found it before the first dispatch.
+	foundAtStart bool
+	logged       bool // the loop has logged why it does not stop the pod yet
 	// revived says that it was evicted and that another instance is due: admission judges it.
 	revived  bool
 	instance int // of its record; 0: it has none
-	taken
+	podCPUs
 }
 
 // uids returns the UIDs of the pod's instances: of the recorded one, and of the one that the
 // runtime shows.
-func (s *orphan) uids() []string { return []string{s.uid, s.ShownUID} }
+func (o *orphan) uids() []string { return []string{o.uid, o.ShownUID} }
 
 func (e *Engine) newLoop(serves bool) *loop {
 	l := &loop{
@@ -338,14 +340,14 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		// A pod that was found on the node stays admitted (C-1.31.5). If its spec was not
 		// recorded and the desired UID is another one, admission judges the pod.
 		e.admitted, e.allocated = onNode && !o.revived && (o.Spec != nil || o.Is(want)), o.Spec
-		e.taken = o.taken
+		e.podCPUs = o.podCPUs
 		e.hold(o.uids()...)
 		terminated = o.Terminated() && o.Is(want)
 	}
 	if e.want == want && e.updates != nil {
 		return
 	}
-	if e.want == nil && want != nil && e.updates != nil { // re-added while it is being removed: a new instance (F49)
+	if e.want == nil && want != nil && e.updates != nil { // added again while it is being removed: a new instance (F49)
 		e.next = want
 		return
 	}
@@ -374,6 +376,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	l.queueUpdate(e, true)
 }
 
+// entry adds a pod to the loop's table.
 func (l *loop) entry(key pod.Key) *entry {
 	l.ids.entry++
 	e := &entry{key: key, seq: l.ids.entry, since: time.Now()}
@@ -383,7 +386,7 @@ func (l *loop) entry(key pod.Key) *entry {
 
 func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 	if key == (pod.Key{}) {
-		l.pokeAll(ctx)
+		l.updateAll(ctx)
 		l.jobs.counting.all = true
 		return
 	}
@@ -398,7 +401,8 @@ func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 	}
 }
 
-func (l *loop) pokeAll(ctx context.Context) {
+// updateAll queues an update for every worker.
+func (l *loop) updateAll(ctx context.Context) {
 	for _, e := range l.pods {
 		if e.updates != nil {
 			l.queueUpdate(e, false)
@@ -406,8 +410,8 @@ func (l *loop) pokeAll(ctx context.Context) {
 	}
 }
 
-// resync has the workers of all pods that are not settled read them again. pleg covers the
-// settled pods: it lists all sandboxes and containers, and sends a hint for each difference.
+// resync has the workers of all pods that are not settled read them again. Settled pods need no
+// resync: pleg lists all sandboxes and containers, and sends a hint for each difference.
 func (l *loop) resync(ctx context.Context) {
 	for _, e := range l.pods {
 		if e.updates != nil && (e.last == nil || !e.last.settled) {
@@ -416,7 +420,7 @@ func (l *loop) resync(ctx context.Context) {
 	}
 }
 
-// handleProbeStatus gives the worker of a pod a changed probe status.
+// handleProbeStatus stores a changed probe status, and has the pod's worker get it.
 func (l *loop) handleProbeStatus(ctx context.Context, s prober.Status) {
 	e := l.pods[s.Key]
 	if e == nil {
@@ -440,6 +444,8 @@ func (l *loop) handleProbeStatus(ctx context.Context, s prober.Status) {
 	}
 }
 
+// handleReady stores the readiness of the runtime. The first time that the runtime is ready, it
+// takes the first census. After a later change, all workers read their pods.
 func (l *loop) handleReady(ctx context.Context, r pod.RuntimeReady) {
 	was := l.runtime
 	l.runtime = r
@@ -456,7 +462,7 @@ func (l *loop) handleReady(ctx context.Context, r pod.RuntimeReady) {
 	case !l.start.adopted() && r.Runtime:
 		l.count(ctx)
 	case l.start.adopted() && (was.Runtime != r.Runtime || was.Network != r.Network):
-		l.pokeAll(ctx)
+		l.updateAll(ctx)
 	}
 }
 
@@ -469,6 +475,7 @@ func (l *loop) setTargets(ctx context.Context, e *entry, list []prober.Target) {
 	l.prober.SetTargets(ctx, e.key, list)
 }
 
+// sorted returns the entries in the order in which the loop first knew their pods.
 func (l *loop) sorted() []*entry {
 	return slices.SortedFunc(maps.Values(l.pods), func(a, b *entry) int { return cmp.Compare(a.seq, b.seq) })
 }

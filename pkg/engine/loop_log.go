@@ -44,11 +44,11 @@ func (l *loop) logState(now *podconfig.Merged) {
 	}
 }
 
-// mostLogged is how many lines of one kind the loop logs for one batch. A source can have tens of
-// thousands of problems at each poll, and the sync loop waits for the write of each line.
+// mostLogged is how many lines of one kind the loop logs for one batch at most. A source can have
+// tens of thousands of problems at each poll, and the sync loop waits until each line is written.
 const mostLogged = 100
 
-// logNew calls log for the first mostLogged of all, and logs the number of the others.
+// logNew calls log for the first mostLogged elements of all, and logs the number of the others.
 func logNew[T any](l *loop, message string, all []T, log func(T)) {
 	for _, v := range all[:min(len(all), mostLogged)] {
 		log(v)
@@ -68,8 +68,8 @@ func placelessConflict(c podconfig.Conflict) podconfig.Conflict {
 	return c
 }
 
-// logDisk logs once that records cannot be written, and once that they can be again: one line
-// for the node, not one for each pod.
+// logDisk logs when records cannot be written, and when they can be written again: one line for
+// the node, not one for each pod.
 func (l *loop) logDisk(err error) {
 	switch {
 	case err != nil && !l.diskFailing:

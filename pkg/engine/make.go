@@ -13,8 +13,8 @@ import (
 
 // This file makes the parts of a pod: its cgroup and users, its sandbox, its containers.
 
-// resize gives a running container other resources. The limits of the pod's cgroup rise before
-// those of the first container; lower lowers them after those of the last one (C-1.34.5).
+// resize gives a running container other resources. It raises the limits of the pod's cgroup before
+// those of the container. worker.lower lowers them after those of the last container (C-1.34.5).
 func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id string) error {
 	err := w.startCall(ctx, func() error {
 		if w.env.cgroups == nil {
@@ -28,7 +28,7 @@ func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id strin
 	if err != nil {
 		return err
 	}
-	w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.Resources = want.Resources(container) })
+	w.rec.setNotes(id, func(notes *pod.ContainerNotes) { notes.Resources = want.Resources(container) })
 	w.save()
 	delete(w.trouble.of, container)
 	return nil
@@ -36,18 +36,18 @@ func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id strin
 
 // lowered is the result of the last attempts to lower the limits of the pod's cgroup.
 type lowered struct {
-	to  *pod.Spec // the last success: the limits are those of this spec; nil: there was none
-	err string    // why the attempts after it failed; "": there were none
+	to  *pod.Spec // the spec of the last success, which has the current limits; nil: there was none
+	err string    // why a later attempt failed; "": there was none
 }
 
 // lowerAgain is the delay before limits that could not be lowered are lowered again.
 const lowerAgain = time.Minute
 
 // lower lowers the limits of the pod's cgroup, once all its containers are as desired. changed
-// says that it failed for the first time, or no longer fails: the status shows that.
+// says that it failed for the first time, or succeeded after a failure: the status shows that.
 func (w *worker) lower(v plan.View, p plan.Plan) (changed bool) {
 	if v.Have.Sandbox == nil || w.rec.Terminal != "" {
-		w.lowered = lowered{} // of an instance that has ended
+		w.lowered = lowered{} // it is about an instance that has ended
 		return false
 	}
 	if w.env.cgroups == nil || v.Want == nil || w.lowered.to == v.Want || !p.Settled || p.Behind {
@@ -159,7 +159,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 	}
 	var id string
 	err = w.startCall(ctx, func() (err error) {
-		if w.env.cgroups != nil { // it may get more resources than the one before it
+		if w.env.cgroups != nil { // the container may get more resources than the one before it
 			if err := w.env.cgroups.Raise(v.Want); err != nil {
 				return &pod.StartError{Reason: "CreateContainerError", Err: err}
 			}
@@ -177,7 +177,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		delete(w.rec.Streaks, s.Container)
 		w.rec.dirty = true
 	}
-	if _, ok := w.rec.Devices[s.Container]; ok { // it carries its devices, too
+	if _, ok := w.rec.Devices[s.Container]; ok { // the container carries its devices, too
 		delete(w.rec.Devices, s.Container)
 		w.rec.dirty = true
 	}

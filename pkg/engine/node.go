@@ -14,7 +14,7 @@ import (
 type nodeView struct {
 	pressure pressures
 
-	unseen  bool // the Node object was not known when admission ran last
+	unseen  bool // the agent had not read the Node object when admission ran last
 	pending bool // a pod waits until the Node object is known
 	freed   bool // this iteration of the loop freed room, a port or a UID: admission runs at its end
 	halting halting
@@ -48,9 +48,9 @@ func (l *loop) node() plan.Node {
 	return n
 }
 
-// early reports whether admission refused a pod for labels or taints of the node while the Node
-// object is not known yet. Such a pod does not fail: it is judged again.
-func (l *loop) early(r plan.Refusal) bool {
+// isEarly reports whether admission has refused a pod for labels or taints of the node although the
+// agent has not read the Node object yet. Such a pod does not fail: admission judges it again.
+func (l *loop) isEarly(r plan.Refusal) bool {
 	return l.view.unseen && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
 }
 

@@ -27,9 +27,9 @@ const (
 
 // Once brings the pods of set to the state that until names, and returns the result of each.
 // When it returns, running containers continue. Unlike Run, it stops and changes no pod outside
-// set. With UntilGone it stops and removes the pods of set. A pod that was not admitted has the
-// result rejected, one that cannot reach the state has the result failed: Once does not wait for
-// these. When ctx is done first, the other pods have the result timeout, and the error is ctx's.
+// set. With UntilGone it stops and removes the pods of set. Once does not wait for pods that cannot
+// reach the state: they have the result failed, or rejected if they were not admitted. When ctx is
+// done first, the other pods have the result timeout, and the error is ctx's.
 //
 // With Config.Workloads, unless until is UntilGone, the set changes with the pods of its
 // workloads. These pods have no result of their own: each workload has one.
@@ -102,8 +102,8 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]f
 	return len(results) == set.Pods.Len()
 }
 
-// judged returns the newest report of a pod with its result, "" while Once has to wait for it;
-// known is false before the first report.
+// judged returns the newest report of a pod with its result. The result is "" while Once has to
+// wait for it; known is false before the first report.
 func (l *loop) judged(spec *pod.Spec, until Until) (r feed.PodReport, known bool) {
 	e := l.pods[spec.Key]
 	if e == nil || e.last == nil {
@@ -190,8 +190,8 @@ func allStarted(s *v1.PodStatus) bool {
 		return false
 	}
 	for _, c := range s.ContainerStatuses {
-		well := c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
-		if c.State.Running == nil && !well {
+		succeeded := c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
+		if c.State.Running == nil && !succeeded {
 			return false
 		}
 	}

@@ -49,12 +49,13 @@ const (
 	evictWithdrawn
 )
 
-// begin reports whether a worker may carry the operation out. Its caller cannot withdraw it then.
+// begin reports whether a worker may carry the operation out. If so, the caller cannot withdraw it
+// any more.
 func (o *operation) begin() bool {
 	return o.state.CompareAndSwap(evictPending, evictBegun) || o.state.Load() == evictBegun
 }
 
-// withdraw reports whether no worker has begun the operation. None begins it then.
+// withdraw reports whether no worker has begun the operation. If so, none begins it later.
 func (o *operation) withdraw() bool { return o.state.CompareAndSwap(evictPending, evictWithdrawn) }
 
 type operationKind string
@@ -86,8 +87,8 @@ func (e *Engine) Restart(ctx context.Context, key pod.Key, containers []string, 
 
 // Delete stops the current instance of a pod, with its grace or the given one. A pod in the
 // desired set then starts again as a new instance; a pod that is not in it is removed. Delete
-// refuses a pod of an API server, which has to be deleted at that server, and a pod whose UID
-// is not uid; an empty uid matches every pod. Delete returns as Restart does.
+// refuses a pod of an API server: it has to be deleted at that server. It also refuses a pod whose
+// UID is not uid; an empty uid matches every pod. Delete returns as Restart does.
 func (e *Engine) Delete(ctx context.Context, key pod.Key, uid string, grace *int64) error {
 	return e.request(ctx, &operation{kind: opDelete, key: key, uid: uid, grace: grace})
 }
@@ -115,7 +116,7 @@ func (e *Engine) request(ctx context.Context, o *operation) error {
 	}
 }
 
-// handleOperation passes an operation to the worker of its pod, where that is possible.
+// handleOperation passes an operation to the worker of its pod, or answers why that is not possible.
 func (l *loop) handleOperation(ctx context.Context, o *operation) {
 	e := l.pods[o.key]
 	if e == nil {
@@ -131,7 +132,7 @@ func (l *loop) handleOperation(ctx context.Context, o *operation) {
 		return
 	}
 	l.assign(e, o)
-	if (o.kind == opDelete || o.kind == opRevive) && e.want != nil && e.ended { // a new instance: another pod may have its ports by now
+	if (o.kind == opDelete || o.kind == opRevive) && e.want != nil && e.ended { // a new instance: admission judges it, since another pod may have its ports
 		l.forgetOrder(e) // admission notes it again
 		e.admitted, e.ended, e.refused.final = false, false, false
 		l.admit(ctx)
@@ -197,7 +198,7 @@ func (l *loop) operateOnOrphan(ctx context.Context, o *operation) {
 	case pod.IsAPILayer(s.Layer):
 		o.reply(atServer(o.key))
 	default:
-		l.stop(ctx, o.key, s)
+		l.stopOrphan(ctx, o.key, s)
 		l.assign(l.pods[o.key], o)
 	}
 }
@@ -245,8 +246,9 @@ func ephemeral(of *pod.Spec, name string) bool {
 	return slices.ContainsFunc(of.Pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }
 
-// acknowledge notes, in the record, the operations that are newer than the last acknowledged
-// one, for the pod as it was last observed. It writes the record before it answers the caller.
+// acknowledge notes the operations that are newer than the last acknowledged one in the record. They
+// apply to the pod as the worker last observed it. It writes the record before it answers the
+// caller.
 func (w *worker) acknowledge() {
 	if !w.last.looked {
 		return
@@ -284,10 +286,10 @@ func (w *worker) note(o *operation) error {
 	for _, name := range names {
 		c, ok := w.last.containers[name]
 		if !ok || c.state == pod.StateCreated {
-			delete(w.trouble.of, name) // a failed step of its start is tried again at once
+			delete(w.trouble.of, name) // try a failed step of its start again at once
 			continue
 		}
-		w.rec.setNotes(c.id, func(l *pod.ContainerNotes) { l.Killed, l.Grace = pod.OnRequest, o.grace })
+		w.rec.setNotes(c.id, func(notes *pod.ContainerNotes) { notes.Killed, notes.Grace = pod.OnRequest, o.grace })
 		delete(w.trouble.of, name)
 	}
 	return nil

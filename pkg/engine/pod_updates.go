@@ -10,9 +10,9 @@ import (
 )
 
 // queueUpdate has flush send the entry's worker its newest update at the end of this iteration of
-// the loop. With changed, the update gets a new generation: the loop then relies on a report
-// that the pod is gone, has terminated or holds no UID only if the report is about this update
-// or a later one. Updates that can change none of these, such as probe statuses, need none.
+// the loop. With changed, the update gets a new generation. Then the loop ignores reports about
+// older updates where they say that the pod is gone, has terminated, or has freed a UID. An update
+// that can change none of these, such as a probe status, needs no new generation.
 func (l *loop) queueUpdate(e *entry, changed bool) {
 	if changed {
 		l.ids.update++
@@ -88,7 +88,7 @@ func (l *loop) send(ctx context.Context, e *entry) {
 	}
 }
 
-// podUpdate is all that the sync loop tells a worker about its pod. Each update is complete: a
+// podUpdate has all that a worker gets from the sync loop about its pod. Each update is complete: a
 // worker may miss one, or read the same one twice.
 type podUpdate struct {
 	gen       uint64
@@ -101,10 +101,10 @@ type podUpdate struct {
 	runtime   bool // the runtime is ready
 	// resize is why the pod does not get the resources it requests.
 	resize refusal
-	// waits names the pod that has to reach its condition before this pod starts, stopWaits the
-	// pod that has to be gone before this pod stops; "" for none.
+	// waits names the pod that has to reach its condition before this pod starts; "" for none.
+	// stopWaits names the pod that has to be gone before this pod stops; "" for none.
 	waits, stopWaits string
-	stopUntil        time.Time // the pod stops at this time even if stopWaits still holds
+	stopUntil        time.Time // this pod stops then, even if the pod in stopWaits is not gone
 	// operations are the newest requested ones, in order; the worker knows which it has
 	// acknowledged.
 	operations []*operation

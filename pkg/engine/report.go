@@ -28,7 +28,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	if r.gone && r.gen == e.gen && e.want == nil {
 		l.setTargets(ctx, e, nil)
 		l.drop(e, &r)
-		l.pokeDependents(e)
+		l.updateDependents(e)
 		if e.next != nil {
 			l.want(ctx, e.key, e.next)
 		}
@@ -41,8 +41,8 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	}
 	if r.ended && !r.busy && !e.ended && r.gen == e.gen {
 		e.ended, l.order.current = true, false
-		l.pokeDependencies(e) // they may stop now
-		l.view.freed = true   // its ports are free
+		l.updateDependencies(e) // they may stop now
+		l.view.freed = true     // its ports are free
 	}
 	l.noteRuns(e, &r)
 	l.noteEvicted(&r)
@@ -50,7 +50,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	l.adoptStarted(ctx, e)
 	if now := dependencyStateOf(&r); now != e.dependencyState {
 		e.dependencyState = now
-		l.pokeDependents(e)
+		l.updateDependents(e)
 	}
 	if r.fresh {
 		l.out.report(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, Replacing: r.replacing, At: time.Now()})
@@ -83,8 +83,8 @@ func (l *loop) sweepDirectories(ctx context.Context) {
 			keep[uid] = true
 		}
 	}
-	for _, s := range l.orphans {
-		for _, uid := range s.uids() {
+	for _, o := range l.orphans {
+		for _, uid := range o.uids() {
 			keep[uid] = true
 		}
 	}

@@ -55,10 +55,9 @@ func (r *reporter) add(key pod.Key, line pod.StatusReport) {
 
 func (r *reporter) close() { close(r.statuses) }
 
-// run sends batches to the sinks until close. If a sink returns an error for a status, run
-// keeps it, or a newer one of that pod, and sends it again with the next batch, or after
-// reportRetry. It logs a sink's first error, and another one only after the sink has taken
-// everything.
+// run sends batches to the sinks until close. If a sink returns an error for a status, run keeps
+// the newest status of that pod. It sends it again with the next batch, or after reportRetry. It
+// logs a sink's first error, and another one only after the sink has taken everything.
 func (r *reporter) run() {
 	again := make([]map[pod.Key]pod.StatusReport, len(r.sinks))
 	logged := make([]bool, len(r.sinks))

@@ -47,7 +47,7 @@ type rotation struct {
 	running bool
 	calls   *patience.Calls
 	done    chan error // capacity 1: the last failure of a round
-	failing bool       // the last round failed, and that was logged
+	failing bool       // the last round failed, and note has logged that
 }
 
 func newRotation() rotation {
@@ -107,7 +107,7 @@ func rotateAll(ctx context.Context, cfg Config, calls *patience.Calls, files []l
 	return all.Wait()
 }
 
-// note logs once that logs cannot be rotated, and once that they can be again.
+// note logs when logs cannot be rotated, and when they can be rotated again.
 func (r *rotation) note(log *slog.Logger, err error) {
 	switch {
 	case err != nil && !r.failing:

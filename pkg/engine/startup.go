@@ -62,9 +62,9 @@ func (s *startup) adopt(c census) {
 	}
 }
 
-// dispatch enters phaseSyncing and returns true, once the first dispatch may begin: the first
-// census is done, so that running pods stay admitted, and every layer has answered or failed,
-// or layerTimeout is over.
+// dispatch enters phaseSyncing and returns true, once the first dispatch may begin. The first census
+// has to be done, so that running pods stay admitted. And every layer has to have answered or
+// failed, unless layerTimeout is over.
 func (s *startup) dispatch(state *podconfig.Merged, now time.Time) bool {
 	if s.phase != phaseWaiting || state == nil {
 		return false
@@ -113,17 +113,17 @@ func (l *loop) noteAllReported(ctx context.Context) {
 	if l.start.phase != phaseSyncing {
 		return
 	}
-	open := 0
+	unreported := 0
 	for _, e := range l.pods {
 		if e.last == nil {
-			open++
+			unreported++
 		}
 	}
-	if !l.start.markedObserved && (open == 0 || time.Since(l.start.since) > observeTimeout) {
+	if !l.start.markedObserved && (unreported == 0 || time.Since(l.start.since) > observeTimeout) {
 		l.start.markedObserved = true
 		l.out.feed.MarkPodsObserved()
 	}
-	if open > 0 || !l.state.AllReady() {
+	if unreported > 0 || !l.state.AllReady() {
 		return
 	}
 	l.start.phase = phaseReady

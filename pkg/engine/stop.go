@@ -23,14 +23,14 @@ type stopped struct {
 	err  error
 }
 
-// stopContainers stops containers in parallel. For each it runs the preStop hook, waits until
-// the containers that have to exit before it have exited, and stops it within the rest of its
-// grace (C-1.23.3, C-1.23.4). An update with less grace shortens a stop in progress; nothing
+// stopContainers stops containers in parallel. For each it runs the preStop hook, and waits until
+// the containers that have to exit first have exited. Then it stops the container within the rest
+// of its grace (C-1.23.3, C-1.23.4). An update with less grace shortens a stop in progress; nothing
 // cancels it. It returns the first step that failed.
 func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		if s.Killed != "" {
-			w.rec.setNotes(s.ID, func(l *pod.ContainerNotes) { l.Killed = s.Killed })
+			w.rec.setNotes(s.ID, func(notes *pod.ContainerNotes) { notes.Killed = s.Killed })
 		}
 	}
 	w.save()
@@ -48,7 +48,7 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 	for _, s := range stops {
 		for _, name := range s.After {
 			if other, ok := ended[name]; ok {
-				s.first = append(s.first, other)
+				s.before = append(s.before, other)
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func (w *worker) runStops(ctx context.Context, stops []*stop, deadline *stopDead
 					w.event(w.instanceSpec(), stops[n.i].Container, pod.EventWarning, eventPreStop, "PreStopHook failed")
 					w.log.Warn("Hook failed", "hook", "preStop", "container", stops[n.i].Container, "error", n.err)
 				}
-				w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PreStop = true })
+				w.rec.setNotes(id, func(notes *pod.ContainerNotes) { notes.PreStop = true })
 				w.save()
 			default:
 				left--
@@ -125,34 +125,33 @@ func (w *worker) runStops(ctx context.Context, stops []*stop, deadline *stopDead
 	return stops[0].Step, nil
 }
 
-// stopDeadline is the common deadline of the stops in progress. It only moves forward, to an
-// earlier time.
+// stopDeadline is the common deadline of the stops in progress. It only becomes earlier.
 type stopDeadline struct {
 	mu      sync.Mutex
 	until   time.Time     // zero: each stop has its own deadline only
-	changed chan struct{} // closed when until moves forward
+	changed chan struct{} // closed when until becomes earlier
 }
 
-// shorten moves the deadline forward to until, if that is earlier.
-func (h *stopDeadline) shorten(until time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.until.IsZero() || until.Before(h.until) {
-		h.until = until
-		close(h.changed)
-		h.changed = make(chan struct{})
+// shorten sets the deadline to until, if that is earlier.
+func (d *stopDeadline) shorten(until time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.until.IsZero() || until.Before(d.until) {
+		d.until = until
+		close(d.changed)
+		d.changed = make(chan struct{})
 	}
 }
 
 // of returns the earlier of own, the deadline of one stop, and the common deadline. The channel
 // is closed when that may have changed.
-func (h *stopDeadline) of(own time.Time) (time.Time, <-chan struct{}) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.until.IsZero() && h.until.Before(own) {
-		own = h.until
+func (d *stopDeadline) of(own time.Time) (time.Time, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.until.IsZero() && d.until.Before(own) {
+		own = d.until
 	}
-	return own, h.changed
+	return own, d.changed
 }
 
 // stop is the stop of one container.
@@ -160,7 +159,7 @@ type stop struct {
 	plan.Step
 	request  pod.HookRequest
 	hooked   bool              // its preStop hook has ended in an earlier stop
-	first    []<-chan struct{} // one for each container that has to exit first; closed when its stop has ended
+	before   []<-chan struct{} // one for each container that has to exit first; closed when its stop has ended
 	ended    chan struct{}     // closed when this stop has ended
 	deadline *stopDeadline
 }
@@ -185,7 +184,7 @@ func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) erro
 		}
 		hooked(err)
 	}
-	for _, other := range s.first {
+	for _, other := range s.before {
 		select {
 		case <-other:
 		case <-untilDeadline.Done():
@@ -215,7 +214,7 @@ func (s *stop) waitDeadline(ctx context.Context, own time.Time) {
 }
 
 // kill asks the runtime to stop the container by the deadline, with a timeout in whole seconds.
-// When the deadline moves forward, it asks again with less.
+// When the deadline becomes earlier, it asks again with a shorter timeout.
 func (s *stop) kill(ctx context.Context, rt Runtime, own time.Time) error {
 	var calls sync.WaitGroup
 	defer calls.Wait()

@@ -7,9 +7,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// probeTargets lists the probes of the running containers, sidecars among them; st is the
-// reported status. A terminating pod keeps only its readiness probes (C-1.29.11). A pod
-// without an address has no network probes: the node would answer them.
+// probeTargets lists the probes of the running containers and sidecars; st is the reported
+// status. A terminating pod keeps only its readiness probes (C-1.29.11). A pod without an
+// address has no network probes: they would connect to the node itself.
 func probeTargets(spec *pod.Spec, have pod.Actual, st *v1.PodStatus, ending bool) []prober.Target {
 	var list []prober.Target
 	add := func(c *v1.Container, shown []v1.ContainerStatus) {

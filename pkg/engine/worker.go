@@ -49,11 +49,10 @@ type worker struct {
 type troubles struct {
 	of       map[string]pod.Trouble // by container, "" for the pod
 	step     map[string]plan.Action // the step that failed, by the same key
-	failures int                    // failures in a row to read, stop or remove something of the pod
+	failures int                    // failures in a row to read the pod, or to stop or remove something of it
 	unended  pod.Trouble            // the last failure to stop or remove something of the pod
 
-	// leftBehind says that a call still runs although the agent exits: the worker must return,
-	// see call.
+	// leftBehind says that a call hangs while the agent exits: the worker must return, see call.
 	leftBehind bool
 }
 
@@ -84,15 +83,15 @@ type emptyCheck struct {
 
 // progress counts how often the worker has repeated the same steps.
 type progress struct {
-	steps   string // the last ones
-	repeats int    // how often they were done again
+	steps   string // the steps that the worker did last
+	repeats int    // how often it has repeated them
 }
 
 // observation is the result of the last read of the pod: operations that arrive before the
 // next read apply to it.
 type observation struct {
-	looked     bool
-	empty      bool
+	looked     bool // the worker has read the pod
+	empty      bool // the runtime shows nothing of it
 	uid        string
 	runs       bool  // a container or the sandbox runs
 	grace      int64 // of the pod, in seconds
@@ -105,7 +104,7 @@ type containerRun struct {
 	state pod.ContainerState
 }
 
-// observe remembers the result of a read.
+// observe stores the result of a read.
 func (w *worker) observe(have pod.Actual) {
 	w.last = observation{looked: true, empty: have.Empty(), uid: have.UID, runs: podview.Running(have) || podview.MayRun(have), grace: podview.Grace(w.rec.Want, nil, have), containers: make(map[string]containerRun, len(have.Containers))}
 	for name, c := range have.Containers {
@@ -173,7 +172,7 @@ func (w *worker) run(ctx context.Context) {
 		if p.Gone {
 			w.forgetRest(ctx)
 		}
-		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !makes(s) }) {
+		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !isStartStep(s) }) {
 			w.trouble.unended = pod.Trouble{} // nothing is left to stop or remove
 		}
 		w.reportWaits(view, p)
@@ -220,9 +219,9 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// nextLook returns after how long the worker reads the pod again if it gets no update: the
-// shortest of the plan's wait and the delays before a failed step, a failed lowering of limits
-// and a failed save are tried again. 0 is never.
+// nextLook returns how long the worker waits for an update before it reads the pod again; 0 is
+// without limit. The result is the shortest of these: the wait of the plan, and the delays after a
+// failed step, a failed lower and a failed save.
 func (w *worker) nextLook(wait, retry time.Duration) time.Duration {
 	if w.lowered.err != "" && retry == 0 {
 		retry = lowerAgain
@@ -240,8 +239,8 @@ func (w *worker) nextLook(wait, retry time.Duration) time.Duration {
 // worker acts on that (F26).
 const emptyPause = time.Second
 
-// confirm reports whether the worker may act on its last reading. It returns false while the
-// runtime shows nothing of a pod that it showed before and that this worker did not remove, until
+// confirm reports whether the worker may act on its last reading. The runtime may show nothing of a
+// pod that it showed before, and that this worker did not remove. Then confirm returns false until
 // that has lasted for emptyPause.
 func (p *emptyCheck) confirm(have pod.Actual, now time.Time) bool {
 	switch {
@@ -258,9 +257,9 @@ func (p *emptyCheck) confirm(have pod.Actual, now time.Time) bool {
 	return true
 }
 
-// loops reports whether the same steps succeeded repeatedly without effect: the runtime reports
-// success without an effect, or a sandbox exits as soon as it is made. The worker must not repeat
-// them without a pause.
+// loops reports whether the same steps have succeeded repeatedly without effect, so that the worker
+// has to pause before it repeats them. For example, the runtime reports success but does nothing, or
+// a sandbox exits as soon as it is made.
 func (p *progress) loops(steps []plan.Step) bool {
 	if len(steps) == 1 && steps[0].Action == plan.PutVolumes {
 		return false // a source may change the content of volumes at any rate

@@ -27,8 +27,9 @@ type instanceRecord struct {
 	saveTried bool  // a write was tried since the last report; saveErr is its result
 }
 
-// loadRecord reads the record of a UID: of uid, which the runtime shows; if that is "", of the
-// desired pod; if there is none, of the orphaned pod that the worker stops.
+// loadRecord reads the record of uid, the UID that the runtime shows. If that is "", it reads the
+// record of the desired pod. If there is none either, it reads that of the orphaned pod that the
+// worker stops.
 func (w *worker) loadRecord(uid string) {
 	if uid == "" && w.update.want != nil {
 		uid = w.update.want.UID()
@@ -52,8 +53,8 @@ func (w *worker) loadRecord(uid string) {
 	}
 }
 
-// forgetRest removes the directory of an orphaned pod of which nothing else is left, as an agent
-// leaves it that was killed while it started or removed the pod.
+// forgetRest removes the directory of an orphaned pod of which nothing else is left. Such a
+// directory is left when an agent is killed while it starts or removes a pod.
 func (w *worker) forgetRest(ctx context.Context) {
 	if w.uid == "" {
 		return
@@ -70,8 +71,7 @@ func (w *worker) forgetRest(ctx context.Context) {
 	w.uid = ""
 }
 
-// save is saveOwn for callers that continue when the UID belongs to another pod: it only logs
-// that.
+// save is saveOwn for callers that continue if the UID belongs to another pod. It only logs that.
 func (w *worker) save() {
 	if err := w.saveOwn(); err != nil {
 		w.log.Debug("Not writing record: the UID belongs to another pod", "error", err)
@@ -79,8 +79,8 @@ func (w *worker) save() {
 }
 
 // saveOwn writes the record if it has changed. Its only error is a *pod.OwnerError: the UID
-// belongs to another pod. After any other failure the worker continues without a record on the
-// disk, which costs some status fields, but stops no container.
+// belongs to another pod. After any other failure the worker continues with an old record on the
+// disk, or none. If the agent restarts then, some status fields are lost, but no container stops.
 func (w *worker) saveOwn() error {
 	if !w.rec.dirty || w.rec.UID == "" || w.rec.Instance == 0 {
 		return nil // no instance has begun
@@ -117,7 +117,7 @@ func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 	}
 	for name, c := range have.Containers {
 		if c.State == pod.StateCreated {
-			raise(name, c.Attempt) // it has not started: its successor may have the same number
+			raise(name, c.Attempt) // it has not started: the next container may have the same number
 		} else {
 			raise(name, c.Attempt+1)
 		}
@@ -218,7 +218,7 @@ func (w *worker) release(uid string) error {
 }
 
 // removeAll removes everything under the UID on the node: the cgroup with its processes, the users,
-// prepared claims, the directory. It removes nothing where the UID is another pod's.
+// prepared claims, the directory. It removes nothing if the UID belongs to another pod.
 func (w *worker) removeAll(ctx context.Context, uid string) error {
 	if own, err := w.isOwner(uid); !own {
 		return err
@@ -230,8 +230,8 @@ func (w *worker) removeAll(ctx context.Context, uid string) error {
 	return w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.Forget(ctx, w.key, uid) })
 }
 
-// otherOwner returns the other pod that the record of the UID on the disk belongs to, nil for
-// none: a manifest may set the UID of another pod. err says that the record cannot be read.
+// otherOwner returns the pod that owns the record of the UID on the disk, if that is another pod,
+// else nil. A manifest may set the UID of another pod. err says that the record cannot be read.
 func (w *worker) otherOwner(uid string) (other *pod.OwnerError, err error) {
 	owner, known, err := w.env.records.Owner(uid)
 	if err == nil && known && owner != w.key {
@@ -240,8 +240,8 @@ func (w *worker) otherOwner(uid string) (other *pod.OwnerError, err error) {
 	return nil, err
 }
 
-// isOwner reports whether the worker may remove everything under the UID: the UID is not another
-// pod's.
+// isOwner reports whether the UID belongs to no other pod: then the worker may remove everything
+// under it.
 func (w *worker) isOwner(uid string) (bool, error) {
 	other, err := w.otherOwner(uid)
 	if other != nil {
@@ -251,8 +251,8 @@ func (w *worker) isOwner(uid string) (bool, error) {
 	return err == nil, err
 }
 
-// forget removes the pod's directory, cgroup and users, and empties its record: the worker
-// writes it only when another instance begins.
+// forget removes everything of the pod on the node (removeAll), and empties its record. The worker
+// writes the record again only when another instance begins.
 func (w *worker) forget(ctx context.Context, uid string) error {
 	if uid != "" {
 		if err := w.removeAll(ctx, uid); err != nil {
@@ -260,7 +260,7 @@ func (w *worker) forget(ctx context.Context, uid string) error {
 		}
 	}
 	w.rec.clear(w.key)
-	if !deleting(w.update.want) { // a deleting pod's last status is still reported (C-1.27.9)
+	if !deleting(w.update.want) { // the worker still reports the last status of a pod that is being deleted (C-1.27.9)
 		w.reported.status = v1.PodStatus{}
 	}
 	return nil
@@ -276,14 +276,14 @@ func (r *instanceRecord) setNotes(id string, change func(*pod.ContainerNotes)) {
 	if r.ContainerNotes == nil {
 		r.ContainerNotes = make(map[string]pod.ContainerNotes)
 	}
-	l := r.ContainerNotes[id]
-	change(&l)
-	r.ContainerNotes[id] = l
+	notes := r.ContainerNotes[id]
+	change(&notes)
+	r.ContainerNotes[id] = notes
 	r.dirty = true
 }
 
-// setStreak records the crash streak of a container before that is removed: its successor
-// continues the streak (C-1.21.3).
+// setStreak records the crash streak of a container before its removal. The next container of the
+// name continues the streak (C-1.21.3).
 func (w *worker) setStreak(s plan.Step) {
 	if s.Streak == 0 {
 		return

@@ -48,8 +48,8 @@ type report struct {
 	containersRun bool
 }
 
-// looked reports whether the worker has read the pod for this report. That of a worker in
-// quarantine has neither holds nor runsOn, although containers may run.
+// looked reports whether the worker has read the pod for this report. The report of a quarantine
+// has neither holds nor runsOn, although containers may run.
 func (r *report) looked() bool { return r.holds != nil }
 
 // reportMetadata has the data that sinks get beside a status, see pod.StatusReport.
@@ -132,8 +132,8 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	}
 }
 
-// instanceTerminated reports whether the pod's newest instance has terminated. If an edit demands
-// a new instance, the recorded end of the instance before does not count.
+// instanceTerminated reports whether the pod's newest instance has terminated. If an edit needs a
+// new instance, the recorded end of the old instance does not count.
 func (w *worker) instanceTerminated(v plan.View, p plan.Plan) bool {
 	return p.Ended.Phase != "" || w.rec.Terminal != "" && (v.Want == nil || deleting(v.Want) || plan.Instance(v) == w.rec.Instance)
 }
@@ -151,8 +151,8 @@ func (w *worker) holds(have pod.Actual) (uids []string) {
 	return uids
 }
 
-// stuck returns the failure that keeps the pod from continuing: of its stop or removal; else of
-// the pod as a whole; else of its first container, by name, that has one.
+// stuck returns the failure that keeps the pod from continuing. A failure to stop or remove
+// something comes first, then one of the pod as a whole, then that of the first container by name.
 func (w *worker) stuck() pod.Trouble {
 	if w.trouble.unended.Reason != "" {
 		return w.trouble.unended
@@ -176,6 +176,7 @@ func counts(of v1.PodStatus) (kept v1.PodStatus) {
 	return kept
 }
 
+// statusOf computes the status of the pod by spec, and returns the pod with it.
 func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	notes := status.Notes{
 		Trouble:            v.Trouble,
@@ -228,7 +229,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	before := w.reported.status
 	w.reported.status = status.Of(spec, v.Have, w.update.health, before, notes, v.Now)
 	w.reportResized(spec, &before, &w.reported.status)
-	out := *spec.Pod // shares everything but the status with the immutable spec
+	out := *spec.Pod // shares all but the status with the immutable spec
 	out.Status = w.reported.status
 	if v.Want == nil && !w.rec.StopSince.IsZero() {
 		status.MarkStopping(&out, w.rec.StopSince, podview.StopGrace(v.Record, v.Have))

@@ -14,9 +14,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// waitForUpdate waits, after the worker reported its pod gone, until there is an update of a
-// newer generation, and ignores all others. Like wait it returns false when the worker has to
-// return: the loop drops a pod that is gone and not desired.
+// waitForUpdate waits for an update of a newer generation after the worker has reported its pod
+// gone, and ignores all others. Like wait it returns false when the worker has to return: the loop
+// drops a pod that is gone and not desired.
 func (w *worker) waitForUpdate(ctx context.Context) bool {
 	w.freeSlot(ctx)
 	for gen := w.update.gen; w.update.gen == gen; {
@@ -82,9 +82,9 @@ func (w *worker) readPending() (changed bool) {
 	}
 }
 
-// read makes u the worker's update and acknowledges its operations. It reports whether u changes
-// the plan in progress: by another spec (but see onlyOtherData), by a new operation, or by
-// another state of the node's halt.
+// read stores u as the worker's update and acknowledges its operations. It reports whether u changes
+// the plan in progress. Another spec (except onlyOtherData), a new operation and a change of the
+// node's halt do.
 func (w *worker) read(u podUpdate) (changed bool) {
 	changed = u.want != w.update.want
 	if changed && u.want != nil && (w.update.want == nil || u.want.Hash != w.update.want.Hash) {

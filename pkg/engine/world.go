@@ -163,13 +163,13 @@ type Users interface {
 	Take(uid string) error
 }
 
-// Records keeps the facts that cannot be observed, one small file for each pod. If a record is
-// lost, some status fields and hooks are lost, but no container stops: callers continue after an
-// error.
+// Records stores the facts that the runtime cannot show, in one small file for each pod. Callers
+// continue after an error: if a record is lost, some status fields and hooks are lost, but no
+// container stops.
 type Records interface {
-	// Load returns the record of key; ok is false when there is none, or when it was damaged:
-	// Load then moves it aside, and err says so. If the record of uid belongs to another pod,
-	// err is a *pod.OwnerError, and r is the record of key's former UID.
+	// Load returns the record of key; ok is false if there is none, or if it is damaged. Load
+	// moves a damaged record aside, and returns an error. If the record of uid belongs to another
+	// pod, err is a *pod.OwnerError, and r is the record of key's former UID.
 	Load(key pod.Key, uid string) (r pod.Record, ok bool, err error)
 	// Owner returns the pod whose record is that of uid; known is false when there is none.
 	Owner(uid string) (key pod.Key, known bool, err error)
