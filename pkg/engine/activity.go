@@ -58,8 +58,8 @@ func (w *worker) failures() (all []activity.Failure) {
 	add := func(container string, t pod.Trouble) {
 		all = append(all, activity.Failure{Container: container, Reason: t.Reason, Message: t.Message, Count: t.Count, Until: t.Until})
 	}
-	if w.trouble.unended.Reason != "" {
-		add("", w.trouble.unended)
+	if w.trouble.stopFailure.Reason != "" {
+		add("", w.trouble.stopFailure)
 	}
 	for _, name := range sortedNames(w.trouble.of) {
 		add(name, w.trouble.of[name])

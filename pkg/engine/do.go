@@ -377,9 +377,9 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 	}
 	if !isStartStep(s) {
 		delay := w.failed()
-		w.trouble.unended = pod.Trouble{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
+		w.trouble.stopFailure = pod.Trouble{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
 		if stopping || s.Action == plan.StopContainer || s.Action == plan.StopSandbox {
-			w.event(w.instanceSpec(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.trouble.unended.Message)
+			w.event(w.instanceSpec(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.trouble.stopFailure.Message)
 		}
 		w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "error", err, "retry", delay.String())
 		return delay

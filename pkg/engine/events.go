@@ -131,9 +131,9 @@ func pullEvents(r recorder, spec *pod.Spec, container string) func(pod.PullProgr
 
 // reportFailed sends the events of a failed step, with the message of t.
 func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
-	of := w.update.want
+	spec := w.update.want
 	warn := func(reason, format string, a ...any) {
-		w.event(of, s.Container, pod.EventWarning, reason, format, a...)
+		w.event(spec, s.Container, pod.EventWarning, reason, format, a...)
 	}
 	switch s.Action {
 	case plan.PutVolumes:
@@ -163,7 +163,7 @@ func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
 		}
 		warn(eventFailed, "Error: %s", text)
 	case plan.UpdateContainer:
-		w.event(of, "", pod.EventWarning, eventResizeError, "%s", resizeText("error", of, t.Message))
+		w.event(spec, "", pod.EventWarning, eventResizeError, "%s", resizeText("error", spec, t.Message))
 	}
 }
 
@@ -174,15 +174,15 @@ func claims(t pod.Trouble) bool {
 
 // reportPullFailed sends the events of an image that could not be pulled.
 func (w *worker) reportPullFailed(container string, t pod.Trouble) {
-	of, image := w.update.want, ""
-	if of == nil {
+	spec, image := w.update.want, ""
+	if spec == nil {
 		return
 	}
-	if c, _ := of.Container(container); c != nil {
+	if c, _ := spec.Container(container); c != nil {
 		image = c.Image
 	}
 	warn := func(reason, format string, a ...any) {
-		w.event(of, container, pod.EventWarning, reason, format, a...)
+		w.event(spec, container, pod.EventWarning, reason, format, a...)
 	}
 	switch t.Reason {
 	case "InvalidImageName":
@@ -192,22 +192,22 @@ func (w *worker) reportPullFailed(container string, t pod.Trouble) {
 	case "ErrImageNeverPull":
 		warn(eventNeverPull, "Container image %q is not present with pull policy of Never", image)
 	default:
-		w.reportPullSecrets(of)
+		w.reportPullSecrets(spec)
 		warn(eventFailed, "Failed to pull image %q: %s", image, t.Message)
 	}
 	warn(eventFailed, "Error: %s", t.Reason)
 }
 
 // reportPullSecrets sends an event that names the missing pull secrets of a pod.
-func (w *worker) reportPullSecrets(of *pod.Spec) {
+func (w *worker) reportPullSecrets(spec *pod.Spec) {
 	var missing []string
-	for _, ref := range of.Pod.Spec.ImagePullSecrets {
-		if of.Data.Known() && of.Data.Secret(ref.Name) == nil {
+	for _, ref := range spec.Pod.Spec.ImagePullSecrets {
+		if spec.Data.Known() && spec.Data.Secret(ref.Name) == nil {
 			missing = append(missing, ref.Name)
 		}
 	}
 	if len(missing) > 0 {
-		w.event(of, "", pod.EventWarning, eventPullSecret,
+		w.event(spec, "", pod.EventWarning, eventPullSecret,
 			"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", strings.Join(missing, ", "))
 	}
 }
@@ -237,14 +237,14 @@ func (w *worker) instanceSpec() *pod.Spec {
 
 // reportKilling sends the event of a container that is about to be stopped, with the reason.
 func (w *worker) reportKilling(s plan.Step) {
-	of := w.instanceSpec()
+	spec := w.instanceSpec()
 	text := "Stopping container " + s.Container
 	switch {
 	case s.Killed == string(pod.Liveness), s.Killed == string(pod.Startup):
 		text = fmt.Sprintf("Container %s failed %s probe", s.Container, s.Killed)
-		if of != nil {
-			c, _ := of.Container(s.Container)
-			if again, _ := (pod.ContainerNotes{Killed: s.Killed}).Restarts(of.Pod.Spec.RestartPolicy, c, 0); again {
+		if spec != nil {
+			c, _ := spec.Container(s.Container)
+			if again, _ := (pod.ContainerNotes{Killed: s.Killed}).Restarts(spec.Pod.Spec.RestartPolicy, c, 0); again {
 				text += ", will be restarted"
 			}
 		}
@@ -257,5 +257,5 @@ func (w *worker) reportKilling(s plan.Step) {
 	case s.Why == plan.WhyEdited:
 		text = fmt.Sprintf("Container %s definition changed, will be restarted", s.Container)
 	}
-	w.event(of, s.Container, pod.EventNormal, eventKilling, "%s", text)
+	w.event(spec, s.Container, pod.EventNormal, eventKilling, "%s", text)
 }

@@ -28,8 +28,8 @@ type sentEvents struct {
 // reportWaits sends the events of lasting states that the plan found, once each: back-offs,
 // and a network that is not ready.
 func (w *worker) reportWaits(v plan.View, p plan.Plan) {
-	of := v.Want
-	if of == nil || deleting(of) {
+	spec := v.Want
+	if spec == nil || deleting(spec) {
 		return
 	}
 	for _, name := range sortedNames(p.Backoff) {
@@ -41,7 +41,7 @@ func (w *worker) reportWaits(v plan.View, p plan.Plan) {
 			w.reported.events.crash = make(map[string]time.Time)
 		}
 		w.reported.events.crash[name] = until
-		w.event(of, name, pod.EventWarning, eventBackOff, "Back-off restarting failed container %s in pod %s_%s(%s)", name, of.Name, of.Namespace, of.UID())
+		w.event(spec, name, pod.EventWarning, eventBackOff, "Back-off restarting failed container %s in pod %s_%s(%s)", name, spec.Name, spec.Namespace, spec.UID())
 	}
 	for _, name := range sortedNames(w.trouble.of) {
 		t := w.trouble.of[name]
@@ -52,27 +52,27 @@ func (w *worker) reportWaits(v plan.View, p plan.Plan) {
 			w.reported.events.image = make(map[string]time.Time)
 		}
 		w.reported.events.image[name] = t.Until
-		w.reportImageBackOff(of, name, t)
+		w.reportImageBackOff(spec, name, t)
 	}
 	waits := p.WaitFor == plan.WaitNetwork
 	if waits && !w.reported.events.network {
-		w.event(of, "", pod.EventWarning, eventNetwork, "network is not ready: container runtime network not ready: %s", w.update.noNetwork)
+		w.event(spec, "", pod.EventWarning, eventNetwork, "network is not ready: container runtime network not ready: %s", w.update.noNetwork)
 	}
 	w.reported.events.network = waits
 }
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-func (w *worker) reportImageBackOff(of *pod.Spec, name string, t pod.Trouble) {
+func (w *worker) reportImageBackOff(spec *pod.Spec, name string, t pod.Trouble) {
 	if podview.IsNeverPulled(t.Reason) {
 		return
 	}
-	c, _ := of.Container(name)
+	c, _ := spec.Container(name)
 	if c == nil {
 		return
 	}
-	w.event(of, name, pod.EventNormal, eventBackOff, "Back-off pulling image %q", c.Image)
-	w.event(of, name, pod.EventWarning, eventFailed, "Error: "+podview.ImagePullBackOff)
+	w.event(spec, name, pod.EventNormal, eventBackOff, "Back-off pulling image %q", c.Image)
+	w.event(spec, name, pod.EventWarning, eventFailed, "Error: "+podview.ImagePullBackOff)
 }
 
 // reportSandbox sends the events of a sandbox that replaces a lost one, and of a pod that
@@ -122,7 +122,7 @@ func condition(st *v1.PodStatus, kind v1.PodConditionType) *v1.PodCondition {
 }
 
 // resizeText is the message of a resize event: its state and the requested resources.
-func resizeText(how string, of *pod.Spec, wrong string) string {
+func resizeText(how string, spec *pod.Spec, wrong string) string {
 	type requested struct {
 		Name      string                  `json:"name"`
 		Resources v1.ResourceRequirements `json:"resources"`
@@ -133,16 +133,16 @@ func resizeText(how string, of *pod.Spec, wrong string) string {
 		Generation     int64       `json:"generation"`
 		Error          string      `json:"error,omitempty"`
 	}
-	if of == nil {
+	if spec == nil {
 		return "Pod resize " + how
 	}
-	all.Generation, all.Error = of.Pod.Generation, wrong
-	for i := range of.Pod.Spec.InitContainers {
-		c := &of.Pod.Spec.InitContainers[i]
+	all.Generation, all.Error = spec.Pod.Generation, wrong
+	for i := range spec.Pod.Spec.InitContainers {
+		c := &spec.Pod.Spec.InitContainers[i]
 		all.InitContainers = append(all.InitContainers, requested{c.Name, c.Resources})
 	}
-	for i := range of.Pod.Spec.Containers {
-		c := &of.Pod.Spec.Containers[i]
+	for i := range spec.Pod.Spec.Containers {
+		c := &spec.Pod.Spec.Containers[i]
 		all.Containers = append(all.Containers, requested{c.Name, c.Resources})
 	}
 	text, err := json.Marshal(all)

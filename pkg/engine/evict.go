@@ -94,17 +94,17 @@ func (l *loop) revive(ctx context.Context) {
 			delete(l.view.pressure.evicted, key)
 			continue
 		}
-		of := e.last.eviction
-		if of.Over || e.want == nil || deleting(e.want) || e.last.busy || slices.Contains(l.view.pressure.now, of.Condition) {
+		eviction := e.last.eviction
+		if eviction.Over || e.want == nil || deleting(e.want) || e.last.busy || slices.Contains(l.view.pressure.now, eviction.Condition) {
 			continue
 		}
-		since := of.At
-		for _, t := range []time.Time{l.view.pressure.since, l.view.pressure.ended[of.Condition]} {
+		since := eviction.At
+		for _, t := range []time.Time{l.view.pressure.since, l.view.pressure.ended[eviction.Condition]} {
 			if t.After(since) {
 				since = t
 			}
 		}
-		if time.Since(since) < backoff.After(of.Count, evictionBackoff, evictionBackoffMax) {
+		if time.Since(since) < backoff.After(eviction.Count, evictionBackoff, evictionBackoffMax) {
 			continue
 		}
 		delete(l.view.pressure.evicted, key) // the worker's next report adds it again if it is still due

@@ -7,21 +7,21 @@ import (
 
 // judgement is the result of plan.ForbiddenBy for a spec.
 type judgement struct {
-	of  *pod.Spec
-	why string
+	spec   *pod.Spec
+	reason string
 }
 
 // forbidden returns why nothing of want may start, see Config.Forbids. It asks once for each
 // spec, and logs and sends an event when there is a new reason.
 func (w *worker) forbidden(want *pod.Spec) string {
-	if want == w.judged.of {
-		return w.judged.why
+	if want == w.judged.spec {
+		return w.judged.reason
 	}
-	was := w.judged.why
+	before := w.judged.reason
 	w.judged = judgement{want, plan.ForbiddenBy(w.env.forbids, want)}
-	if why := w.judged.why; why != "" && why != was {
-		w.log.Warn("Not starting containers of the pod; running containers continue", "reason", why)
-		w.event(want, "", pod.EventWarning, eventForbidden, "Not starting containers of the pod, running containers continue: %s", why)
+	if reason := w.judged.reason; reason != "" && reason != before {
+		w.log.Warn("Not starting containers of the pod; running containers continue", "reason", reason)
+		w.event(want, "", pod.EventWarning, eventForbidden, "Not starting containers of the pod, running containers continue: %s", reason)
 	}
-	return w.judged.why
+	return w.judged.reason
 }

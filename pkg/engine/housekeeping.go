@@ -114,8 +114,8 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	}
 	for _, r := range plan.RecordsOf(c.pods, c.records) {
 		o := orphan{uid: r.UID}
-		of := r.Evicted()
-		o.revived = of != nil && of.Over
+		evicted := r.Evicted()
+		o.revived = evicted != nil && evicted.Over
 		o.Stopping, o.Ended = !r.StopSince.IsZero(), r.Terminal != "" && !o.revived
 		o.Running = c.err != nil // a pod that could not be read may run
 		o.placed, o.instance, o.running = recordedPlaced(r.Want), r.Instance, o.Running

@@ -300,9 +300,9 @@ func (w *worker) restartable() (names []string) {
 	if w.update.want == nil {
 		return nil
 	}
-	add := func(list []v1.Container, which func(*v1.Container) bool) {
+	add := func(list []v1.Container, selects func(*v1.Container) bool) {
 		for i := range list {
-			if w.last.containers[list[i].Name].state == pod.StateRunning && which(&list[i]) {
+			if w.last.containers[list[i].Name].state == pod.StateRunning && selects(&list[i]) {
 				names = append(names, list[i].Name)
 			}
 		}

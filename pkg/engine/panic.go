@@ -21,8 +21,8 @@ const (
 	maxPanics = 3
 )
 
-// live runs the worker, also after panics, until its pod is gone or ctx ends.
-func (w *worker) live(ctx context.Context) {
+// runAndRecover runs the worker, also after panics, until its pod is gone or ctx ends.
+func (w *worker) runAndRecover(ctx context.Context) {
 	ctx = activity.WithPod(ctx, w.key)
 	if !w.wait(ctx, 0) { // the first update
 		return

@@ -61,7 +61,7 @@ func (l *loop) send(ctx context.Context, e *entry) {
 		if l.cfg.WorkerStarted != nil {
 			l.cfg.WorkerStarted(time.Since(e.since))
 		}
-		l.workers.Go(func() { w.live(ctx) })
+		l.workers.Go(func() { w.runAndRecover(ctx) })
 	}
 	select {
 	case <-e.updates:

@@ -47,10 +47,10 @@ type worker struct {
 
 // troubles are the steps that failed.
 type troubles struct {
-	of       map[string]pod.Trouble // by container, "" for the pod
-	step     map[string]plan.Action // the step that failed, by the same key
-	failures int                    // failures in a row to read the pod, or to stop or remove something of it
-	unended  pod.Trouble            // the last failure to stop or remove something of the pod
+	of          map[string]pod.Trouble // by container, "" for the pod
+	step        map[string]plan.Action // the step that failed, by the same key
+	failures    int                    // failures in a row to read the pod, or to stop or remove something of it
+	stopFailure pod.Trouble            // the last failure to stop or remove something of the pod
 
 	// leftBehind says that a call hangs while the agent exits: the worker must return, see call.
 	leftBehind bool
@@ -61,7 +61,7 @@ func newTroubles() (t troubles) {
 	return t
 }
 
-// reset forgets the failed steps. failures and unended stay.
+// reset forgets the failed steps. failures and stopFailure stay.
 func (t *troubles) reset() {
 	t.of, t.step = make(map[string]pod.Trouble), make(map[string]plan.Action)
 }
@@ -173,7 +173,7 @@ func (w *worker) run(ctx context.Context) {
 			w.forgetRest(ctx)
 		}
 		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !isStartStep(s) }) {
-			w.trouble.unended = pod.Trouble{} // nothing is left to stop or remove
+			w.trouble.stopFailure = pod.Trouble{} // nothing is left to stop or remove
 		}
 		w.reportWaits(view, p)
 		w.noteState(p, p.Wait)

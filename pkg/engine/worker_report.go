@@ -115,7 +115,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	if w.env.reportLogs {
 		r.logs = logsOf(v.Have)
 	}
-	if p.Behind || w.trouble.unended.Reason != "" {
+	if p.Behind || w.trouble.stopFailure.Reason != "" {
 		if r.behind = r.stuck; r.behind.Reason == "" {
 			r.behind = pod.Trouble{Reason: "Waiting", Message: p.WaitFor}
 		}
@@ -154,8 +154,8 @@ func (w *worker) holds(have pod.Actual) (uids []string) {
 // stuck returns the failure that keeps the pod from continuing. A failure to stop or remove
 // something comes first, then one of the pod as a whole, then that of the first container by name.
 func (w *worker) stuck() pod.Trouble {
-	if w.trouble.unended.Reason != "" {
-		return w.trouble.unended
+	if w.trouble.stopFailure.Reason != "" {
+		return w.trouble.stopFailure
 	}
 	for _, name := range sortedNames(w.trouble.of) {
 		return w.trouble.of[name]
