@@ -142,7 +142,7 @@ func (w *worker) beforeReport(ctx context.Context, v plan.View, p plan.Plan) (ok
 	}
 	w.freeSlot(ctx)
 	delay := w.failed()
-	w.log.Warn("Pod cannot be reported yet", "reason", reason, "error", err, "retry", delay.String())
+	w.log.Warn("Delaying the report of the pod", "reason", reason, "error", err, "retry", delay.String())
 	w.noteState(plan.Plan{WaitFor: reason + ": " + err.Error()}, delay)
 	return false, !w.pause(ctx, delay)
 }

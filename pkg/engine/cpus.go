@@ -344,7 +344,7 @@ func (w *stateWriter) write(files map[string][]byte) {
 func (w *stateWriter) run() {
 	for files := range w.files {
 		if err := w.save(files); err != nil {
-			w.log.Warn("Failed to write the state of CPUs and memory", "error", err)
+			w.log.Warn("Failed to write the state files of CPUs and memory", "error", err)
 		}
 	}
 }

@@ -141,7 +141,7 @@ func (w *worker) waitsForRuntime(p plan.Plan) bool {
 // record has its attempt number.
 func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
-		w.log.Debug("Step", "step", s.String())
+		w.log.Debug("Executing step", "step", s.String())
 		switch {
 		case s.Killed != "":
 			w.log.Info("Stopping container", "container", s.Container, "reason", s.Why)

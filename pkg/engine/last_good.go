@@ -121,7 +121,7 @@ func (w *lastGoodWriter) run() {
 		failed, err := w.write(&left)
 		switch {
 		case err != nil && !logged:
-			w.log.Warn("Failed to write last good set; continuing without it", "source", failed, "error", err)
+			w.log.Warn("Failed to write last good set; retrying", "source", failed, "error", err)
 		case err == nil && logged:
 			w.log.Info("Writing last good sets succeeds again")
 		}

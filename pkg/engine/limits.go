@@ -117,7 +117,7 @@ func (l *loop) measure(ctx context.Context) {
 				return err
 			})
 			if err != nil {
-				log.Debug("Failed to measure the disk of a pod", "pod", p.key.String(), "error", err)
+				log.Debug("Failed to measure the disk space of a pod", "pod", p.key.String(), "error", err)
 			}
 		}
 	})

@@ -73,7 +73,7 @@ func placelessConflict(c podconfig.Conflict) podconfig.Conflict {
 func (l *loop) logDisk(err error) {
 	switch {
 	case err != nil && !l.diskFailing:
-		l.log.Warn("Failed to write records; continuing without them", "error", err)
+		l.log.Warn("Failed to write records; retrying", "error", err)
 	case err == nil && l.diskFailing:
 		l.log.Info("Writing records succeeds again")
 	}
