@@ -20,8 +20,8 @@ import (
 
 // placements has the exclusive CPUs and NUMA memory of the containers of one UID. It is immutable.
 type placements struct {
-	uid string
-	of  map[string]pod.Placement // by container
+	uid         string
+	byContainer map[string]pod.Placement
 }
 
 // equal reports whether p and o have the same allocations.
@@ -29,7 +29,7 @@ func (p *placements) equal(o *placements) bool {
 	if p == nil || o == nil {
 		return p == o
 	}
-	return p.uid == o.uid && maps.EqualFunc(p.of, o.of, pod.Placement.Equal)
+	return p.uid == o.uid && maps.EqualFunc(p.byContainer, o.byContainer, pod.Placement.Equal)
 }
 
 // podCPUs has the exclusive CPUs and NUMA memory of a pod.
@@ -53,15 +53,15 @@ func (e *entry) withPlaced(spec *pod.Spec) *pod.Spec {
 	if spec == nil {
 		return nil
 	}
-	var of map[string]pod.Placement
+	var byContainer map[string]pod.Placement
 	if e.placed != nil && e.placed.uid == spec.UID() {
-		of = e.placed.of
+		byContainer = e.placed.byContainer
 	}
-	if len(of) == 0 && len(spec.Placed) == 0 {
+	if len(byContainer) == 0 && len(spec.Placed) == 0 {
 		return spec
 	}
 	if e.shown.from != spec || e.shown.placed != e.placed {
-		e.shown = placedSpec{spec, e.placed, spec.WithPlaced(of)}
+		e.shown = placedSpec{spec, e.placed, spec.WithPlaced(byContainer)}
 	}
 	return e.shown.spec
 }
@@ -89,7 +89,7 @@ func (l *loop) cpuState() *cpuset.State {
 		}
 		uid := e.nextUID()
 		if e.before != nil {
-			for _, p := range e.before.of {
+			for _, p := range e.before.byContainer {
 				s.Block(uid, p.CPUs)
 			}
 		}
@@ -111,8 +111,8 @@ func putPlaced(s *cpuset.State, p *placements) {
 	if p == nil {
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.of)) {
-		s.Put(p.uid, name, p.of[name])
+	for _, name := range slices.Sorted(maps.Keys(p.byContainer)) {
+		s.Put(p.uid, name, p.byContainer[name])
 	}
 }
 
@@ -140,8 +140,8 @@ func (l *loop) missing(e *entry) string {
 	if e.placed == nil || e.running || e.before != nil {
 		return ""
 	}
-	for _, name := range slices.Sorted(maps.Keys(e.placed.of)) {
-		if missing := l.cfg.CPUs.Missing(e.placed.of[name]); missing != "" {
+	for _, name := range slices.Sorted(maps.Keys(e.placed.byContainer)) {
+		if missing := l.cfg.CPUs.Missing(e.placed.byContainer[name]); missing != "" {
 			return missing
 		}
 	}
@@ -258,7 +258,7 @@ func (o *orphan) notePlaced(have pod.Actual) {
 	o.runsOn, o.running = exclusiveCPUs(have), podview.MayRun(have)
 	all := make(map[string]pod.Placement)
 	if o.placed != nil && o.placed.uid == have.UID {
-		maps.Copy(all, o.placed.of)
+		maps.Copy(all, o.placed.byContainer)
 	}
 	b := have.Sandbox
 	for name, c := range have.Containers {
@@ -298,7 +298,7 @@ func (l *loop) reviewPlaced() {
 		}
 		var has map[string]pod.Placement
 		if o.placed != nil {
-			has = o.placed.of
+			has = o.placed.byContainer
 		}
 		kept := make(map[string]bool)
 		for _, p := range has {
