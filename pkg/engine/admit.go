@@ -203,9 +203,9 @@ func (e *entry) schedulerIgnores() bool {
 }
 
 // admit judges every desired pod that is not admitted, and the edits of admitted pods (C-1.31).
-// The loop calls it after each change that may lead to another result: of the desired set, of the
-// used room, ports and UIDs, or of the node's pressures, halt and devices. Each call judges the
-// refused pods again, except those that were refused finally.
+// The loop calls it after each change that may lead to another result. Such changes are those of
+// the desired set, of used room, ports and UIDs, and of the node's pressures, halt and devices. Each
+// call judges the refused pods again, except those that were refused finally.
 func (l *loop) admit(ctx context.Context) {
 	node := l.node()
 	if node.CPUs = l.cpuState(); node.CPUs != nil {

@@ -20,7 +20,7 @@ type census struct {
 
 // counting is the job that takes a census, in a goroutine of its own, to find pods that the loop
 // does not know. It takes one at the start, after a hint about an unknown pod or about all pods, and
-// after a census that failed; never two at a time.
+// after a census that failed. It never takes two at a time.
 type counting struct {
 	running bool
 	done    chan census      // capacity 0

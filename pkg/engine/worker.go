@@ -220,8 +220,8 @@ func (w *worker) run(ctx context.Context) {
 }
 
 // nextLook returns how long the worker waits for an update before it reads the pod again; 0 is
-// without limit. The result is the shortest of these: the wait of the plan, and the delays after a
-// failed step, a failed lower and a failed save.
+// without limit. The result is the shortest of the plan's wait and the delays after a failed step, a
+// failed lower and a failed save.
 func (w *worker) nextLook(wait, retry time.Duration) time.Duration {
 	if w.lowered.err != "" && retry == 0 {
 		retry = lowerAgain
