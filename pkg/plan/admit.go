@@ -19,7 +19,7 @@ type Node struct {
 	// Labels are compared with node selectors and node affinity.
 	Labels map[string]string
 	Taints []v1.Taint // only NoExecute counts, and not for static pods
-	// OS is as in GOOS. If it is "", no pod is refused because of its operating system.
+	// OS is as in GOOS. If it is "", admission refuses no pod because of its operating system.
 	OS string
 	// Kernel is the kernel's release, as "6.1.0-13-amd64". Some sysctls are safe only in newer
 	// kernels; with an unknown release, "", they count as unsafe.
@@ -27,12 +27,12 @@ type Node struct {
 	// Sysctls are the unsafe sysctls that pods may set: names, and patterns that end in "*".
 	Sysctls []string
 	// Allocatable is the total that pods may request. If it is empty, nothing is limited. Else a
-	// resource that it does not list is not limited (C-1.31.4a), but a size of huge pages that
-	// it does not list is not available.
+	// resource that it does not list is not limited (C-1.31.4a). Huge pages are an exception: a
+	// size that it does not list is not available.
 	Allocatable v1.ResourceList
-	// UIDs has UIDs that are in use although no admitted spec has them, each with its pod. A
-	// terminated pod that is not removed yet has such a UID, and an instance whose pod has another
-	// UID by now. No other pod may use them. They take no capacity.
+	// UIDs has UIDs that are in use although no admitted spec has them, each with its pod. Such a
+	// UID belongs to a terminated pod that is not removed yet, or to an instance whose pod now has
+	// another UID. No other pod may use these UIDs. They take no capacity.
 	UIDs map[string]pod.Key
 	// Terminating holds the keys of admitted pods that are stopping. They keep their capacity
 	// and ports until they are removed.
@@ -44,8 +44,8 @@ type Node struct {
 	Devices map[v1.ResourceName]pod.DeviceSupply
 	// NoAppArmor says that the kernel does not enforce AppArmor profiles.
 	NoAppArmor bool
-	// Halted is the reason why the node starts no pods: it shuts down, or is drained. Zero: it
-	// starts pods.
+	// Halted is the reason why the node starts no pods: the machine shuts down, or the node is
+	// drained. Zero: it starts pods.
 	Halted Halted
 	// Pressure holds the pressures that the node is under. InCluster says that an API server
 	// assigns pods to this node: then static pods are admitted under pressure (C-1.35.8).
@@ -65,26 +65,26 @@ type Refusal struct {
 	Reason, Message string
 	// Detail, for the log, names the obstacle on this node if Message does not.
 	Detail string
-	// Final says that the pod becomes Failed and is not judged again. Only a pod of an API
-	// server, where a controller replaces it, is refused finally (C-1.15.1), and only if it
-	// would not fit without the terminating pods either. Any other refused pod is Pending, and
-	// may start later.
+	// Final says that the pod becomes Failed, and that admission does not judge it again. Only a
+	// refusal of a pod of an API server is final, because a controller can replace the pod there
+	// (C-1.15.1). It is final only if the pod would not fit without the terminating pods either.
+	// Any other refused pod is Pending, and may start later.
 	Final bool
 }
 
 // Admit returns the pods of want that may start beside the admitted ones, and refusals of the
-// others. admitted has the specs of the pods on the node that have not terminated; they count and
-// are not judged again (C-1.31.5). The caller judges a refused pod that is not Final again when the
-// set changes (unlike the kubelet, C-1.31.4).
+// others. admitted has the specs of the pods on the node that have not terminated. They count, and
+// Admit does not judge them again (C-1.31.5). When the set changes, the caller passes a pod again
+// whose refusal was not Final (unlike the kubelet, C-1.31.4).
 //
-// A scheduler gives the capacity of a pod that was deleted by force to new pods, even while the
-// deleted pod still stops on the node. The kubelet admits such a new pod at once. Admit refuses
-// it, but not finally, if it fits without the terminating pods (Node.Terminating). No pod that
+// After a deletion by force, a scheduler gives the capacity of the pod to a new one. The old pod may
+// still stop on the node. The kubelet admits such a new pod at once. Admit refuses it,
+// but not finally, if it fits only without the terminating pods (Node.Terminating). No pod that
 // Admit judges later gets the capacity or the ports that this one waits for.
 //
 // Admit judges pods in the order in which they start (StartOrder); the first one gets the port
-// or the capacity. No pod is stopped for one of higher priority: there is no preemption
-// (C-1.31.2), not for static pods either. The result does not depend on the order of the
+// or the capacity. Admission stops no pod for one of higher priority: there is no preemption
+// (C-1.31.2), not even for static pods. The result does not depend on the order of the
 // arguments, except for two pods of one key: then the first one stays.
 func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refusal) {
 	now := newAdmission(node, admitted)
@@ -140,8 +140,8 @@ func (a *admission) stopsFirst(spec *pod.Spec, reason, detail string) (string, s
 	return reason, detail
 }
 
-// uidOwners returns the generated UIDs of desired pods, each with its pod. A pod whose manifest
-// sets one of these UIDs is refused, whatever its priority.
+// uidOwners returns the generated UIDs of desired pods, each with its pod. Admit refuses a pod
+// whose manifest sets one of these UIDs, whatever its priority.
 func uidOwners(want []*pod.Spec) map[string]pod.Key {
 	owners := make(map[string]pod.Key, len(want))
 	for _, spec := range want {
@@ -201,7 +201,7 @@ type admission struct {
 	uids  map[string][]*pod.Spec
 	ports map[portSlot]*portHolders
 	used  v1.ResourceList // sum of all requests for the resources that the node limits
-	// excluded is the admitted spec whose edit is being judged: it does not count meanwhile.
+	// excluded is the admitted spec whose edit the caller judges: meanwhile it does not count.
 	excluded *pod.Spec
 	// replaced has the specs that an accepted edit has replaced. They do not count, even if
 	// ports still has them.
@@ -225,8 +225,8 @@ type portSlot struct {
 	port     int32
 }
 
-// portHolders has the pods that use a port of the node, by address. So a conflict is found at
-// the same cost for any number of addresses.
+// portHolders has the pods that use a port of the node, by address. So the cost of finding a
+// conflict does not depend on the number of addresses.
 type portHolders struct {
 	all   holders             // at any address
 	every holders             // at every address (0.0.0.0)
@@ -320,8 +320,8 @@ func (a *admission) discount(spec *pod.Spec) {
 }
 
 // judge returns the first reason against spec (C-1.31.4a), "" for none, and the detail for
-// the log. The order is the kubelet's, after the rule duplicate: the kubelet does not have to
-// judge two pods of one name or UID.
+// the log. The order of the rules is the kubelet's. It has no rule duplicate: it never judges two
+// pods of one name or UID.
 func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 	for _, rule := range []func(*pod.Spec) (reason, detail string){
 		a.duplicate, a.pressure, a.sysctls, a.devices, a.placeable, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
@@ -364,8 +364,8 @@ func (a *admission) portTaken(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// portHolder returns a pod whose use of the port conflicts with a use at this address, nil for
-// none.
+// portHolder returns a pod that uses the port at an address in conflict with ip, nil for none.
+// An address is in conflict with itself; one that means every address is in conflict with all.
 func (a *admission) portHolder(slot portSlot, ip string) *pod.Spec {
 	h := a.ports[slot]
 	switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A pod waits for a plugin that is away, and is refused where fewer devices are free than it
-// requests: permanently if an API server's controller can replace it.
+// A pod waits for a plugin that is not connected. Admission refuses a pod that requests more devices
+// than are free: finally if an API server's controller can replace it.
 //
 // Shows: C-1.31.6
 func TestAdmit_ExtendedResources_WaitOrAreRefused(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 )
 
 // pressure rejects a pod while the node is under pressure (C-1.31). Exceptions are critical pods
-// and, on a node of a cluster, static pods. If the only condition is MemoryPressure, pressure
-// rejects only BestEffort pods that do not tolerate it.
+// and, on a node of a cluster, static pods. If MemoryPressure is the only condition, only BestEffort
+// pods that do not tolerate it are rejected.
 func (a *admission) pressure(spec *pod.Spec) (reason, detail string) {
 	under := a.node.Pressure
 	if len(under) == 0 || Priority(spec) >= pod.PriorityClusterCritical || a.node.InCluster && !spec.Origin.FromAPI() {
@@ -38,8 +38,8 @@ func (a *admission) pressure(spec *pod.Spec) (reason, detail string) {
 	return "Evicted", fmt.Sprintf("The node had condition: %v. ", under)
 }
 
-// sysctls rejects a pod with a sysctl that is neither safe nor allowed, or whose namespace the pod
-// shares with the host.
+// sysctls rejects a pod with a sysctl that is neither safe nor in Node.Sysctls. It also rejects one
+// with a sysctl of a network or IPC namespace that the pod shares with the host.
 func (a *admission) sysctls(spec *pod.Spec) (reason, detail string) {
 	sc := spec.Pod.Spec.SecurityContext
 	if sc == nil {
@@ -68,9 +68,9 @@ func matches(pattern, name string) bool {
 	return sysctl.NormalizeName(pattern) == name
 }
 
-// safeSysctl reports whether a sysctl affects only the pod that sets it (contract, appendix F;
-// the kubelet before 1.37 does not know tcp_notsent_lowat and tcp_slow_start_after_idle). In
-// older kernels some affect the whole node: for an unknown kernel they do not count as safe.
+// safeSysctl reports whether a sysctl affects only the pod that sets it (contract, appendix F).
+// The kubelet before 1.37 does not know tcp_notsent_lowat and tcp_slow_start_after_idle. Some
+// sysctls affect the whole node in older kernels: for an unknown kernel they are not safe.
 func safeSysctl(name, kernel string) bool {
 	since := func(major, minor uint) bool {
 		v, err := version.ParseGeneric(kernel)
@@ -107,9 +107,9 @@ func (a *admission) system(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// fit compares the pod's requests, with its overhead, with the free part of Node.Allocatable. As in
-// the scheduler, requests of containers that run at the same time, such as sidecars, are added up;
-// of init containers, which run one after another, the highest counts.
+// fit compares the pod's requests and overhead with the free part of Node.Allocatable. As in the
+// scheduler, the requests of containers that run at the same time, such as sidecars, add up. Init
+// containers run one after another: of their requests the highest counts.
 func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 	if n := len(a.keys); a.node.MaxPods > 0 && n >= a.node.MaxPods {
 		return "OutOf" + string(v1.ResourcePods), insufficient(v1.ResourcePods, 1, int64(n), int64(a.node.MaxPods))
@@ -210,7 +210,7 @@ func (a *admission) requests(p *v1.Pod) v1.ResourceList {
 }
 
 // affinity compares the node selector and the required node affinity with this node's labels
-// and name. Without labels, it refuses every pod that has a node selector.
+// and name. If the node has no labels, affinity rejects every pod that has a node selector.
 func (a *admission) affinity(spec *pod.Spec) (reason, detail string) {
 	p := spec.Pod
 	if p.Spec.NodeSelector == nil && p.Spec.Affinity == nil {

@@ -24,7 +24,7 @@ type Edits struct{ a *admission }
 // the caller adds or deletes counts for the edits that are judged after that.
 func NewEdits(admitted []*pod.Spec, node Node) *Edits { return &Edits{newAdmission(node, admitted)} }
 
-// Check judges an edit that needs a new instance: the pod updated in place of the admitted pod
+// Check judges an edit that needs a new instance: the pod updated would replace the admitted pod
 // current. r is the refusal.
 func (e *Edits) Check(updated, current *pod.Spec) (r Refusal, refused bool) {
 	e.a.exclude(current)
@@ -34,8 +34,8 @@ func (e *Edits) Check(updated, current *pod.Spec) (r Refusal, refused bool) {
 }
 
 // Place judges an edit that needs no new instance. Added containers get exclusive CPUs and NUMA
-// memory; those of removed containers become free. changed says that an allocation has changed. r
-// is the refusal of the edit, or nil.
+// memory. The memory of removed containers becomes free; their CPUs stay blocked until they have
+// stopped. changed says that an allocation has changed. r is the refusal of the edit, or nil.
 func (e *Edits) Place(updated, current *pod.Spec) (changed bool, r *Refusal) {
 	if e.a.node.CPUs == nil {
 		return false, nil

@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A pod that claims the UID of another pod is refused, if that one's UID comes from its name
-// or from an API server. It is refused also if its priority is higher and it is judged first.
+// Admission refuses a pod that claims the UID of another pod, if that one's UID comes from its name
+// or from an API server. It does so even if the claiming pod has a higher priority and comes first.
 //
 // Shows: D1
 func TestAdmit_ClaimedUID_YieldsToItsOwner(t *testing.T) {

@@ -20,11 +20,11 @@ const (
 // and when that delay ends; zero is at once.
 //
 // After the first crash the container restarts at once. After the second one in a row the
-// restart waits 10 s from the exit, and each further crash doubles the delay, up to 5 min or
-// the node's own cap (C-1.22.5, B2). A run of at least twice the cap resets the streak, and so
-// does a change of resources. The streak is stored in an annotation of the container, so that
-// a new agent continues it (unlike C-1.32.4). If the clock was set back by more than the delay,
-// the container restarts at once (F14).
+// restart waits 10 s from the exit. Each further crash doubles the delay, up to 5 min or the
+// node's own cap (C-1.22.5, B2). A run of at least twice the cap resets the streak, and so does
+// a change of resources. An annotation of the container holds the streak, so that a new agent
+// continues it (unlike C-1.32.4). If the clock was set back by more than the delay, the
+// container restarts at once (F14).
 func (s *planner) crash(c pod.Container) (streak int, delay time.Duration, due time.Time) {
 	end := c.FinishedAt
 	if end.IsZero() { // the runtime does not report the time of the exit
@@ -44,10 +44,10 @@ func (s *planner) crash(c pod.Container) (streak int, delay time.Duration, due t
 	return n + 1, delay, s.dueAfter(end, delay)
 }
 
-// probeCrash is crash for a container that is killed at end because a probe failed. As in the
-// kubelet, the delay runs from the exit of the container before this one: if it is over at end,
-// the restart happens at once. If it is not, the restart waits for the whole delay again, from
-// this container's own exit. That wait does not change when tidy removes the earlier container.
+// probeCrash is crash for a container that the agent kills at end because a probe failed. As in
+// the kubelet, the delay runs from the exit of the container before this one. If the delay is over
+// at end, the restart happens at once. Else the restart waits for the whole delay again, from this
+// container's own exit. That wait does not change when tidy removes the earlier container.
 func (s *planner) probeCrash(c pod.Container, end time.Time) (streak int, delay time.Duration, due time.Time) {
 	n := s.streak(c, end)
 	i := slices.IndexFunc(s.Have.Dead, func(d pod.Container) bool {
@@ -66,8 +66,8 @@ func (s *planner) probeCrash(c pod.Container, end time.Time) (streak int, delay 
 	return n + 1, delay, s.dueAfter(end, delay)
 }
 
-// streak returns the crashes in a row before a container that exited at end; 0 if its run
-// resets them.
+// streak returns the crashes in a row before a container that exited at end. It returns 0 if the
+// run was long, or if the resources changed (see crash).
 func (s *planner) streak(c pod.Container, end time.Time) int {
 	ranLong := !c.StartedAt.IsZero() && end.Sub(c.StartedAt) >= 2*s.maxDelay()
 	resized := c.Resources != "" && len(pod.ResourcesChanged(c.Resources, s.Want.Resources(c.Name))) > 0

@@ -12,9 +12,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// kubeletBackoff is the kubelet's crash back-off as in C-1.22.5. It keeps state, which ours
-// does not: an entry that doubles, and that is dropped when an exit is more than twice the
-// cap after its last change.
+// kubeletBackoff is the kubelet's crash back-off as in C-1.22.5. Unlike ours, it keeps state: an
+// entry that doubles. It drops the entry when an exit is more than twice the cap after its last
+// change.
 type kubeletBackoff struct {
 	max, delay time.Duration
 	changed    time.Time
@@ -95,9 +95,9 @@ func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 	})
 }
 
-// TestC_1_21_3_RestartAllIsHeldBack shows that a rule that restarts all cannot turn a pod
-// into a hot loop: the container whose rule matched backs off like one that crashes, although
-// it is removed each time.
+// TestC_1_21_3_RestartAllIsHeldBack: a rule that restarts all containers cannot make them restart
+// without a pause. The container whose rule matched backs off like one that crashes, although each
+// restart removes it.
 //
 // Shows: C-1.21.3
 func TestC_1_21_3_RestartAllIsHeldBack(t *testing.T) {

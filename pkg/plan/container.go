@@ -13,9 +13,9 @@ import (
 
 // container decides about one regular container (C-1.19.6) or one sidecar (C-1.20.5); only
 // their restart policies differ. The left column is the state of the newest container of this
-// name in the instance. The first row that matches decides, except that a postStart hook that
-// is due and changed resources are both handled. Containers outside the newest sandbox do not
-// run any more: the rule duplicates has stopped them.
+// name in the instance. The first row that matches decides, with one exception: if a postStart
+// hook is due and resources changed, both rows apply. Containers outside the newest sandbox do
+// not run any more: the rule duplicates has stopped them.
 //
 //	 state   | when                                      | plan
 //	---------+-------------------------------------------+----------------------------------------
@@ -37,8 +37,8 @@ import (
 //	         | its rules or its policy allow a restart   | start, when its back-off is over
 //	         | else                                      | keep
 //
-// A stop for a failed hook or probe that has begun is completed, even if the probe succeeds now
-// or another one fails.
+// If a stop for a failed hook or probe has begun, the plan completes it, even if the probe succeeds
+// now or another one fails.
 func (s *planner) container(name string) {
 	c, ok := s.Container(name)
 	switch {
@@ -51,8 +51,8 @@ func (s *planner) container(name string) {
 	case c.State == pod.StateCreated:
 		s.startCreated(c)
 	case c.State == pod.StateUnknown:
-		s.lost(c)
-	case s.comesBack(c):
+		s.unknown(c)
+	case s.willRestart(c):
 		s.restart(c)
 	}
 }
@@ -72,8 +72,8 @@ func (s *planner) running(c pod.Container) {
 		if s.replace(c, WhyRequested) {
 			return
 		}
-		// The new container cannot start now. Until it can, this one runs on, and its
-		// postStart hook runs if it is due.
+		// The new container cannot start now. Until it can, this one continues to run, and
+		// its postStart hook runs if it is due.
 	default:
 		s.killFor(c, kill)
 		return
@@ -87,7 +87,8 @@ func (s *planner) running(c pod.Container) {
 }
 
 // killReason returns the reason to kill a running container, as a value of ContainerNotes.Killed;
-// "" if it may continue. A recorded reason, also of an earlier agent, comes before a new one.
+// "" if it may continue. A recorded reason comes before a new one, even if an earlier agent
+// recorded it.
 func (s *planner) killReason(c pod.Container) string {
 	spec, _ := s.Want.Container(c.Name)
 	notes := s.Record.ContainerNotes[c.ID]
@@ -128,12 +129,12 @@ func (s *planner) killFor(c pod.Container, why string) {
 }
 
 // resize gives a running container the resources of its spec: in place, or by a restart if
-// its resize policy says RestartContainer (C-1.34.4). An init container that is no sidecar is
-// never restarted for it (C-1.34.8). If an older agent made the container, and nothing shows
-// its current resources, resize changes nothing.
+// its resize policy says RestartContainer (C-1.34.4). It never restarts an init container that is
+// no sidecar (C-1.34.8). If an older agent made the container, and nothing shows its current
+// resources, resize changes nothing.
 func (s *planner) resize(c pod.Container) {
 	has := cmp.Or(s.Record.ContainerNotes[c.ID].Resources, c.Resources)
-	if has == "" && s.Record.Want != nil { // an older agent did not note the resources
+	if has == "" && s.Record.Want != nil { // an older agent did not record the resources
 		has = s.Record.Want.Resources(c.Name)
 	}
 	if has == "" {
@@ -157,10 +158,10 @@ func (s *planner) resize(c pod.Container) {
 	}
 }
 
-// replace restarts a container for another reason than its exit, under any restart policy,
-// and resets its crash streak. The running container continues until the new image is present,
-// so an image that cannot be pulled stops nothing. replace returns false, and plans nothing,
-// when the new container may not start now.
+// replace replaces a container for another reason than its exit, under any restart policy,
+// and resets its crash streak. The running container continues until the new image is present:
+// a pull that fails stops nothing. replace returns false, and plans nothing, when the new
+// container may not start now.
 func (s *planner) replace(c pod.Container, why string) bool {
 	if !s.mayStart(c.Name) {
 		s.p.Behind = true
@@ -207,9 +208,9 @@ func (s *planner) startCreated(c pod.Container) {
 	}
 }
 
-// lost stops a container whose state the runtime does not know, and restarts it unless its
+// unknown stops a container whose state the runtime does not know, and restarts it unless its
 // policy is Never. Restart rules do not apply: they match an exit code, which is not known.
-func (s *planner) lost(c pod.Container) {
+func (s *planner) unknown(c pod.Container) {
 	const why = "state is unknown"
 	s.stop(c, why)
 	if s.policyOf(c.Name) != never {
@@ -250,7 +251,7 @@ func (s *planner) createPulled(step Step) {
 }
 
 // run starts the created container with this ID; "" is the one that the step before creates.
-// The next container is created after this one's postStart hook (C-1.22.1).
+// The next container follows after this one's postStart hook (C-1.22.1).
 func (s *planner) run(name, id, why string) {
 	s.add(Step{Action: StartContainer, Container: name, ID: id, Why: why})
 	if hook := s.postStart(name); hook != nil {
@@ -278,7 +279,7 @@ func (s *planner) mayStart(name string) bool {
 	return true
 }
 
-// policyOf is the restart policy of container name: its own, as a sidecar has, else the pod's
+// policyOf returns the restart policy of container name: its own, as a sidecar has, else the pod's
 // (C-1.21.1, C-1.21.2).
 func (s *planner) policyOf(name string) v1.RestartPolicy {
 	if c, _ := s.Want.Container(name); c != nil && c.RestartPolicy != nil {
@@ -287,16 +288,16 @@ func (s *planner) policyOf(name string) v1.RestartPolicy {
 	return s.policy()
 }
 
-// anyMayRestart reports whether any regular container may restart. If none may, nothing is
-// created in another sandbox (C-1.19.3).
+// anyMayRestart reports whether any regular container may restart. If none may, the instance gets
+// no other sandbox (C-1.19.3).
 func (s *planner) anyMayRestart() bool {
 	return slices.ContainsFunc(s.Want.Pod.Spec.Containers, func(c v1.Container) bool {
 		return s.policyOf(c.Name) != never || c.RestartPolicy != nil && len(c.RestartPolicyRules) > 0
 	})
 }
 
-// comesBack reports whether an exited container restarts (C-1.19.8).
-func (s *planner) comesBack(c pod.Container) bool {
+// willRestart reports whether an exited container restarts (C-1.19.8).
+func (s *planner) willRestart(c pod.Container) bool {
 	restart, _ := s.Restarts(c)
 	return restart
 }

@@ -20,8 +20,7 @@ const (
 //   - the API server shows an end
 //   - a new instance is due: then the result is zero
 //   - the record has an end, such as an eviction
-//   - the containers show an end (C-1.26.13): so the pod does not run again even if its record
-//     is lost (I4)
+//   - the containers show an end (C-1.26.13): the pod does not run again even without a record (I4)
 //   - the active deadline is over (C-1.26.16)
 func (s *planner) endOfInstance() Ended {
 	switch {
@@ -42,7 +41,7 @@ func (s *planner) endOfInstance() Ended {
 	return Ended{Phase: phase}
 }
 
-// phaseByContainers is the final phase that follows from the containers, "" for none. Sidecars
+// phaseByContainers returns the final phase that follows from the containers, "" for none. Sidecars
 // and ephemeral containers do not count (C-1.20.11, C-1.19.7).
 func (s *planner) phaseByContainers() string {
 	switch {
@@ -57,7 +56,7 @@ func (s *planner) phaseByContainers() string {
 	phase := succeeded
 	for i := range s.Want.Pod.Spec.Containers {
 		c, ok := s.Container(s.Want.Pod.Spec.Containers[i].Name)
-		if !ok || c.State != pod.StateExited || s.Changed(c) || s.comesBack(c) {
+		if !ok || c.State != pod.StateExited || s.Changed(c) || s.willRestart(c) {
 			return ""
 		}
 		if c.ExitCode != 0 {
@@ -70,19 +69,19 @@ func (s *planner) phaseByContainers() string {
 // initFailed reports whether the current init container failed and may not be tried again
 // (C-1.20.11).
 func (s *planner) initFailed() bool {
-	list, turn := s.Want.Pod.Spec.InitContainers, s.CurrentInit()
-	if turn == len(list) || pod.Restartable(&list[turn]) {
+	list, current := s.Want.Pod.Spec.InitContainers, s.CurrentInit()
+	if current == len(list) || pod.Restartable(&list[current]) {
 		return false
 	}
-	c, ok := s.Container(list[turn].Name)
-	if !ok || !s.InSandbox(c) { // in another sandbox the init containers run again (C-1.20.9)
+	c, ok := s.Container(list[current].Name)
+	if !ok || !s.InSandbox(c) { // in a new sandbox the init containers run again (C-1.20.9)
 		return false
 	}
-	return c.State == pod.StateExited && c.ExitCode != 0 && !s.Changed(c) && !s.comesBack(c)
+	return c.State == pod.StateExited && c.ExitCode != 0 && !s.Changed(c) && !s.willRestart(c)
 }
 
-// phaseWithoutSandbox is the final phase of an instance that gets no other sandbox: no
-// container starts any more. It is "" while a container may still run.
+// phaseWithoutSandbox returns the final phase of an instance that gets no other sandbox: no
+// container starts any more. It returns "" while a container may still run.
 func (s *planner) phaseWithoutSandbox() string {
 	if podview.MayRun(s.Have) {
 		return ""
@@ -107,8 +106,9 @@ func (s *planner) deadline() (at time.Time, ok bool) {
 	return s.Record.StartTime.Add(time.Duration(*d) * time.Second), true // C-1.26.17
 }
 
-// exceedsDeadline reports whether the deadline terminates the instance. phase is the final
-// phase by the containers, "" for none: it stays if all of them had exited before the deadline.
+// exceedsDeadline reports whether the deadline terminates the instance. phase is the final phase
+// that follows from the containers, "" for none. If all of them exited before the deadline, that
+// phase stays.
 func (s *planner) exceedsDeadline(phase string) bool {
 	at, ok := s.deadline()
 	if !ok || s.Now.Before(at) {
@@ -125,17 +125,17 @@ func (s *planner) exceedsDeadline(phase string) bool {
 	return false
 }
 
-// awaitDeadline sets Plan.Wait of a pod that continues, so that it is planned again at its
+// awaitDeadline sets Plan.Wait of a pod that continues, so that the worker plans it again at its
 // active deadline.
 func (s *planner) awaitDeadline() {
 	if s.Want == nil || s.deleting() || s.Want.Pod.Spec.ActiveDeadlineSeconds == nil || s.p.Ended.Phase != "" {
 		return
 	}
 	if at, ok := s.deadline(); ok {
-		what := "active deadline"
-		if s.p.Wait == 0 { // keep the text if the plan waits for an event: it says more to a person
-			what = cmp.Or(s.p.WaitFor, what)
+		text := "active deadline"
+		if s.p.Wait == 0 { // the event that the plan waits for tells a user more
+			text = cmp.Or(s.p.WaitFor, text)
 		}
-		s.wait(at, what)
+		s.wait(at, text)
 	}
 }

@@ -11,35 +11,35 @@ import (
 )
 
 // Foresee returns the steps, in order, that the agent does for v.Want if nothing fails or delays
-// them: each step and hook succeeds, init containers complete, the other containers run on,
-// probes pass, the spec does not change, the network works, and neither an earlier failure nor
-// another pod delays a step. It calls Next repeatedly on a simulated node, and does the steps
-// there.
+// them. It assumes that each step and hook succeeds, that init containers complete and the other
+// containers continue, and that probes pass. It assumes that the spec does not change, that the
+// network works, and that neither an earlier failure nor another pod delays a step. Foresee calls
+// Next repeatedly on a simulated node, and does the steps there.
 func Foresee(v View) []Step {
-	w := newWorld(v)
+	sim := newSimulation(v)
 	var all []Step
 	for range maxRounds {
-		p := Next(w.v)
-		w.v.Record.RestartingAll = p.RestartingAll
+		p := Next(sim.v)
+		sim.v.Record.RestartingAll = p.RestartingAll
 		if len(p.Steps) == 0 {
-			if !w.completeInit() {
+			if !sim.completeInit() {
 				break
 			}
 			continue
 		}
-		if p.Stopping && w.v.Record.StopSince.IsZero() {
-			w.v.Record.StopSince = w.v.Now
+		if p.Stopping && sim.v.Record.StopSince.IsZero() {
+			sim.v.Record.StopSince = sim.v.Now
 		}
 		for _, s := range p.Steps {
-			w.do(s)
+			sim.do(s)
 		}
 		all = append(all, p.Steps...)
 	}
 	return all
 }
 
-// maxRounds ends a simulation that makes no progress. Others take one round for each init
-// container and a few more.
+// maxRounds ends a simulation that makes no progress. Any other simulation takes a few rounds, and
+// one more for each init container.
 const maxRounds = 200
 
 // RestartedByEdit returns the parts that steps of Foresee restart because of an edit: the whole
@@ -71,15 +71,15 @@ func Resized(steps []Step) (containers []string) {
 	return slices.Compact(containers)
 }
 
-// world is a simulated node on which everything works, with the record of the pod.
-type world struct {
-	v    View
-	made int // IDs assigned
+// simulation is a simulated node on which everything works, with the record of the pod.
+type simulation struct {
+	v   View
+	ids int // how many IDs it has assigned
 }
 
-// newWorld returns the world that v describes, without its hindrances. It copies the parts that the
-// simulation changes, so that the caller's View stays unchanged.
-func newWorld(v View) *world {
+// newSimulation returns the node that v describes, without its hindrances. It copies the parts that
+// the simulation changes, so that the caller's View stays unchanged.
+func newSimulation(v View) *simulation {
 	v.Hindrances = Hindrances{}
 	v.Health = pod.Health{Started: make(map[string]pod.ProbeStatus)}
 	v.Have.Older = slices.Clone(v.Have.Older)
@@ -104,61 +104,61 @@ func newWorld(v View) *world {
 	}
 	v.Record.Streaks = nil
 	if e := v.Record.Evicted(); e != nil && e.Condition != "" && v.Want != nil && !v.Want.Origin.FromAPI() {
-		over := *e // the forecast is for the time after the pressure
+		over := *e // a forecast describes the node after the pressure has ended
 		over.Over = true
 		v.Record.Eviction = &over
 	}
-	return &world{v: v}
+	return &simulation{v: v}
 }
 
 // do applies the effect of a step.
-func (w *world) do(s Step) {
-	have := &w.v.Have
+func (sim *simulation) do(s Step) {
+	have := &sim.v.Have
 	switch s.Action {
 	case PutVolumes:
-		w.begin(s.Instance)
-		w.v.VolumesReady, w.v.VolumesStale = true, false
+		sim.begin(s.Instance)
+		sim.v.VolumesReady, sim.v.VolumesStale = true, false
 	case RunSandbox:
-		w.begin(s.Instance)
+		sim.begin(s.Instance)
 		if have.Sandbox != nil {
 			have.Older = slices.Insert(have.Older, 0, *have.Sandbox)
 		}
-		want := w.v.Want
+		want := sim.v.Want
 		have.UID = want.UID()
-		have.Sandbox = &pod.Sandbox{ID: w.id("sandbox"), Ready: true, Attempt: s.Attempt, Instance: s.Instance, SandboxHash: want.SandboxHash, SpecHash: want.Hash, Grace: -1}
+		have.Sandbox = &pod.Sandbox{ID: sim.id("sandbox"), Ready: true, Attempt: s.Attempt, Instance: s.Instance, SandboxHash: want.SandboxHash, SpecHash: want.Hash, Grace: -1}
 	case CreateContainer:
 		if old, ok := have.Containers[s.Container]; ok {
-			w.addOlder(old)
+			sim.addOlder(old)
 		}
 		have.Containers[s.Container] = pod.Container{
-			ID: w.id(s.Container), Name: s.Container, SandboxID: have.Sandbox.ID, State: pod.StateCreated,
-			Attempt: s.Attempt, Restarts: int(s.Attempt), Hash: w.v.Want.ContainerHash(s.Container), CrashStreak: s.Streak, CreatedAt: w.v.Now,
-			Resources: w.v.Want.Resources(s.Container),
+			ID: sim.id(s.Container), Name: s.Container, SandboxID: have.Sandbox.ID, State: pod.StateCreated,
+			Attempt: s.Attempt, Restarts: int(s.Attempt), Hash: sim.v.Want.ContainerHash(s.Container), CrashStreak: s.Streak, CreatedAt: sim.v.Now,
+			Resources: sim.v.Want.Resources(s.Container),
 		}
 	case StartContainer:
 		c := have.Containers[s.Container]
-		c.State, c.StartedAt = pod.StateRunning, w.v.Now
+		c.State, c.StartedAt = pod.StateRunning, sim.v.Now
 		have.Containers[s.Container] = c
-		w.v.Health.Started[s.Container] = pod.ProbeStatus{ContainerID: c.ID, OK: true}
+		sim.v.Health.Started[s.Container] = pod.ProbeStatus{ContainerID: c.ID, OK: true}
 	case RunHook, UpdateContainer:
 		id := cmp.Or(s.ID, have.Containers[s.Container].ID)
-		notes := w.v.Record.ContainerNotes[id]
+		notes := sim.v.Record.ContainerNotes[id]
 		if s.Action == RunHook {
 			notes.PostStart = ""
 		} else {
-			notes.Resources = w.v.Want.Resources(s.Container)
+			notes.Resources = sim.v.Want.Resources(s.Container)
 		}
-		w.v.Record.ContainerNotes[id] = notes
+		sim.v.Record.ContainerNotes[id] = notes
 	case StopContainer:
-		w.end(func(c pod.Container) bool { return c.ID == s.ID })
+		sim.end(func(c pod.Container) bool { return c.ID == s.ID })
 	case RemoveContainer:
-		w.remove(func(c pod.Container) bool { return c.ID == s.ID })
+		sim.remove(func(c pod.Container) bool { return c.ID == s.ID })
 	case StopSandbox:
-		w.eachSandbox(func(b *pod.Sandbox) { b.Ready = b.Ready && b.ID != s.ID })
-		w.end(func(c pod.Container) bool { return c.SandboxID == s.ID })
+		sim.eachSandbox(func(b *pod.Sandbox) { b.Ready = b.Ready && b.ID != s.ID })
+		sim.end(func(c pod.Container) bool { return c.SandboxID == s.ID })
 	case RemoveSandbox:
-		w.eachSandbox(func(b *pod.Sandbox) { w.v.Record.Attempts[""] = max(w.v.Record.Attempts[""], b.Attempt+1) })
-		w.remove(func(c pod.Container) bool { return c.SandboxID == s.ID })
+		sim.eachSandbox(func(b *pod.Sandbox) { sim.v.Record.Attempts[""] = max(sim.v.Record.Attempts[""], b.Attempt+1) })
+		sim.remove(func(c pod.Container) bool { return c.SandboxID == s.ID })
 		have.Older = slices.DeleteFunc(have.Older, func(b pod.Sandbox) bool { return b.ID == s.ID })
 		if have.Sandbox != nil && have.Sandbox.ID == s.ID {
 			have.Sandbox = nil
@@ -167,17 +167,17 @@ func (w *world) do(s Step) {
 			have.UID = ""
 		}
 	case TakeVolumes:
-		w.v.VolumesReady = w.v.VolumesReady && s.Instance != w.v.Record.Instance
-		w.v.VolumesLeft = false
+		sim.v.VolumesReady = sim.v.VolumesReady && s.Instance != sim.v.Record.Instance
+		sim.v.VolumesLeft = false
 	case Forget:
-		w.v.Record = pod.Record{Key: w.v.Record.Key, Attempts: make(map[string]uint32), ContainerNotes: make(map[string]pod.ContainerNotes)}
+		sim.v.Record = pod.Record{Key: sim.v.Record.Key, Attempts: make(map[string]uint32), ContainerNotes: make(map[string]pod.ContainerNotes)}
 	}
 }
 
-// addOlder puts a container among the older ones, newest first by attempt, as a runtime shows
-// them.
-func (w *world) addOlder(c pod.Container) {
-	dead := &w.v.Have.Dead
+// addOlder adds a container to the older ones, which are sorted by attempt, the newest first, as a
+// runtime shows them.
+func (sim *simulation) addOlder(c pod.Container) {
+	dead := &sim.v.Have.Dead
 	*dead = append(*dead, c)
 	slices.SortStableFunc(*dead, func(a, b pod.Container) int {
 		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.ID, a.ID))
@@ -185,40 +185,40 @@ func (w *world) addOlder(c pod.Container) {
 }
 
 // begin records that an instance starts.
-func (w *world) begin(instance int) {
-	if w.v.Record.Begin(w.v.Want, instance, w.v.Now) {
-		w.v.VolumesReady = false
+func (sim *simulation) begin(instance int) {
+	if sim.v.Record.Begin(sim.v.Want, instance, sim.v.Now) {
+		sim.v.VolumesReady = false
 	}
 }
 
-func (w *world) id(what string) string {
-	w.made++
-	return fmt.Sprintf("foreseen-%s-%d", what, w.made)
+func (sim *simulation) id(name string) string {
+	sim.ids++
+	return fmt.Sprintf("foreseen-%s-%d", name, sim.ids)
 }
 
-// end lets containers exit with 0: no decision depends on the exit code of a stopped container.
-func (w *world) end(which func(pod.Container) bool) {
+// end makes containers exit with 0: no decision depends on the exit code of a stopped container.
+func (sim *simulation) end(which func(pod.Container) bool) {
 	ended := func(c pod.Container) pod.Container {
 		if which(c) && c.State != pod.StateExited {
-			c.State, c.FinishedAt = pod.StateExited, w.v.Now
+			c.State, c.FinishedAt = pod.StateExited, sim.v.Now
 		}
 		return c
 	}
-	for name, c := range w.v.Have.Containers {
-		w.v.Have.Containers[name] = ended(c)
+	for name, c := range sim.v.Have.Containers {
+		sim.v.Have.Containers[name] = ended(c)
 	}
-	for i, c := range w.v.Have.Dead {
-		w.v.Have.Dead[i] = ended(c)
+	for i, c := range sim.v.Have.Dead {
+		sim.v.Have.Dead[i] = ended(c)
 	}
 }
 
 // remove removes containers. If it removes the newest one of a name, the one before it becomes
 // the newest.
-func (w *world) remove(which func(pod.Container) bool) {
-	have := &w.v.Have
+func (sim *simulation) remove(which func(pod.Container) bool) {
+	have := &sim.v.Have
 	for _, c := range append(podview.Newest(*have), have.Dead...) {
 		if which(c) && c.State != pod.StateCreated {
-			w.v.Record.Attempts[c.Name] = max(w.v.Record.Attempts[c.Name], c.Attempt+1)
+			sim.v.Record.Attempts[c.Name] = max(sim.v.Record.Attempts[c.Name], c.Attempt+1)
 		}
 	}
 	have.Dead = slices.DeleteFunc(have.Dead, which)
@@ -234,26 +234,26 @@ func (w *world) remove(which func(pod.Container) bool) {
 	}
 }
 
-func (w *world) eachSandbox(f func(*pod.Sandbox)) {
-	if w.v.Have.Sandbox != nil {
-		f(w.v.Have.Sandbox)
+func (sim *simulation) eachSandbox(f func(*pod.Sandbox)) {
+	if sim.v.Have.Sandbox != nil {
+		f(sim.v.Have.Sandbox)
 	}
-	for i := range w.v.Have.Older {
-		f(&w.v.Have.Older[i])
+	for i := range sim.v.Have.Older {
+		f(&sim.v.Have.Older[i])
 	}
 }
 
-// completeInit completes the running init container that is no sidecar. It returns false if
-// none runs.
-func (w *world) completeInit() bool {
-	if w.v.Want == nil {
+// completeInit makes the running init container that is no sidecar exit with 0. It returns false
+// if none runs.
+func (sim *simulation) completeInit() bool {
+	if sim.v.Want == nil {
 		return false
 	}
-	for i := range w.v.Want.Pod.Spec.InitContainers {
-		init := &w.v.Want.Pod.Spec.InitContainers[i]
-		c, ok := w.v.Have.Containers[init.Name]
+	for i := range sim.v.Want.Pod.Spec.InitContainers {
+		init := &sim.v.Want.Pod.Spec.InitContainers[i]
+		c, ok := sim.v.Have.Containers[init.Name]
 		if ok && !pod.Restartable(init) && c.State == pod.StateRunning {
-			w.end(func(o pod.Container) bool { return o.ID == c.ID })
+			sim.end(func(o pod.Container) bool { return o.ID == c.ID })
 			return true
 		}
 	}

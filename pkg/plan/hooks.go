@@ -14,16 +14,16 @@ func (s *planner) postStart(name string) *v1.LifecycleHandler {
 	return nil
 }
 
-// hookDue reports whether the postStart hook of a running container still has to run: the agent
+// hookDue reports whether the postStart hook of a running container still has to run. The agent
 // exited during the hook, or cancelled it because of a newer spec.
 func (s *planner) hookDue(c pod.Container) bool {
 	return s.Record.ContainerNotes[c.ID].PostStart == pod.HookDue && s.postStart(c.Name) != nil
 }
 
 // preStop returns the hook that has to run before c is stopped, nil for none. It is that of the
-// recorded spec, even if an edit changed only the hook while c ran. If that spec is unknown or
-// does not define c, or c was created from another definition, it is the hook in the annotation
-// of the container.
+// recorded spec, even if an edit changed only the hook while c ran. If that spec is unknown or does
+// not define c, preStop returns the hook in the annotation of the container. It also does so if c
+// was created from another definition.
 func (s *planner) preStop(c pod.Container) *v1.LifecycleHandler {
 	if c.State != pod.StateRunning || s.Record.ContainerNotes[c.ID].PreStop {
 		return nil

@@ -7,9 +7,9 @@ import (
 )
 
 // initContainers starts the init containers, sidecars among them, in order, and reports whether
-// the pod is initialised. The table is about the current init container. Before it, there are
-// completed ones, which stay as they are, and sidecars: these are treated like regular
-// containers (see container), so that one that was removed starts again (C-1.20.7).
+// the pod is initialised. The table is about the current init container. Completed init containers
+// before it stay as they are. For sidecars before it, the table of container applies: a sidecar
+// that was removed starts again (C-1.20.7).
 //
 //	 the current init container       | plan
 //	----------------------------------+----------------------------------------------
@@ -23,59 +23,59 @@ import (
 //	 state unknown                    | stop; start, if its policy allows
 //	 exited with an error, and edited | start; no back-off
 //	 exited with an error             | start, when its back-off is over. If it may
-//	                                  | not restart, the rule terminated came first
+//	                                  | not restart, the rule terminated has matched
 //	 exited with 0                    | start the next one; after the last one the
 //	                                  | pod is initialised
 func (s *planner) initContainers() (initialised bool) {
 	list := s.Want.Pod.Spec.InitContainers
-	turn := s.CurrentInit()
-	for i := range list[:turn] {
+	current := s.CurrentInit()
+	for i := range list[:current] {
 		if pod.Restartable(&list[i]) {
 			s.container(list[i].Name)
 		}
 	}
-	if turn == len(list) {
+	if current == len(list) {
 		return true
 	}
-	name := list[turn].Name
+	name := list[current].Name
 	c, ok := s.Container(name)
 	switch {
 	case !ok || !s.InSandbox(c):
 		s.start(name, s.Record.Streaks[name], "first init container")
 		return false
-	case pod.Restartable(&list[turn]):
+	case pod.Restartable(&list[current]):
 		s.container(name)
 		if !s.started(c) {
 			s.waitFor(fmt.Sprintf("sidecar %s has not started yet", name))
 			return false
 		}
 	case c.State != pod.StateExited || c.ExitCode != 0:
-		s.initTurn(c)
+		s.incompleteInit(c)
 		return false
 	}
-	if turn+1 == len(list) {
+	if current+1 == len(list) {
 		return true
 	}
-	what := "init container %s has completed"
-	if pod.Restartable(&list[turn]) {
-		what = "sidecar %s has started"
+	why := "init container %s has completed"
+	if pod.Restartable(&list[current]) {
+		why = "sidecar %s has started"
 	}
-	next := list[turn+1].Name
-	s.start(next, s.Record.Streaks[next], fmt.Sprintf(what, name))
+	next := list[current+1].Name
+	s.start(next, s.Record.Streaks[next], fmt.Sprintf(why, name))
 	return false
 }
 
-// initTurn decides about the current init container if it is no sidecar and has not
+// incompleteInit decides about the current init container if it is no sidecar and has not
 // completed. An edit does not replace it while it runs (C-1.20.10).
-func (s *planner) initTurn(c pod.Container) {
+func (s *planner) incompleteInit(c pod.Container) {
 	switch {
 	case c.State == pod.StateRunning:
-		s.resize(c) // it may restart the container
+		s.resize(c)
 		s.waitFor(fmt.Sprintf("init container %s is running", c.Name))
 	case c.State == pod.StateCreated:
 		s.startCreated(c)
 	case c.State == pod.StateUnknown:
-		s.lost(c)
+		s.unknown(c)
 	case s.Changed(c):
 		s.create(Step{Container: c.Name, Edited: true, Why: WhyEdited})
 	default:
@@ -83,9 +83,9 @@ func (s *planner) initTurn(c pod.Container) {
 	}
 }
 
-// started reports whether the init container after sidecar c may start: c runs with the
-// desired definition, its postStart hook has succeeded, and c has passed its startup probe, if
-// it has one. Readiness does not count (C-1.20.6).
+// started reports whether the init container after sidecar c may start. It may if c runs with the
+// desired definition, and its postStart hook and its startup probe, if any, have succeeded.
+// Readiness does not count (C-1.20.6).
 func (s *planner) started(c pod.Container) bool {
 	if c.State != pod.StateRunning || s.Changed(c) || s.killReason(c) != "" || s.hookDue(c) {
 		return false

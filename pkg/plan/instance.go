@@ -11,12 +11,12 @@ import (
 )
 
 // Instance returns the number of the instance that v.Want runs as, or will start as; 0 if
-// v.Want is nil. It differs from v.Record.Instance if the pod is new, if a new instance has to
-// replace the newest one, or if the newest one was never recorded.
+// v.Want is nil. It differs from v.Record.Instance if the pod is new, or a new instance has to
+// replace the newest one. It also differs if the record lacks the newest one.
 func Instance(v View) int { return newPlanner(v).target }
 
-// Replaces reports whether an edit from old to want needs a new instance: the UID differs, or
-// another field that only a new sandbox can have. It returns false if one of them is nil.
+// Replaces reports whether an edit from old to want needs a new instance. It does if it changes the
+// UID or another field that only a new sandbox can change. Replaces returns false if a spec is nil.
 func Replaces(old, want *pod.Spec) bool {
 	if old == nil || want == nil {
 		return false
@@ -35,7 +35,7 @@ func Revives(old, want *pod.Spec) bool {
 	return compare(old, want).contentChanged()
 }
 
-// compare returns a planner with two specs of a pod, and without a state on the node.
+// compare returns a planner that can compare two specs of a pod, without a state on the node.
 func compare(old, want *pod.Spec) *planner {
 	v := View{Want: want, Record: pod.Record{Want: old}}
 	return &planner{View: v, State: podview.ToPlan(want, v.Have, v.Record, v.Health)}
@@ -53,8 +53,8 @@ func compare(old, want *pod.Spec) *planner {
 //	 was evicted for pressure of the node that has ended      | the record
 //
 // The newest instance is that of the newest sandbox or that of the record, whichever is later.
-// A recorded instance without a sandbox has its volumes, and its sandbox does not exist yet or
-// no longer. The last three rows apply only if the record is of the newest instance.
+// If a recorded instance has no sandbox, its sandbox was not created yet, or is already removed.
+// The last three rows apply only if the record is of the newest instance.
 func (s *planner) whyNewInstance() string {
 	want, b := s.Want, s.Have.Sandbox
 	byRecord := b == nil || s.InstanceOf(b) < s.Record.Instance
@@ -92,8 +92,8 @@ func (s *planner) whyNewInstance() string {
 
 // podChanged reports whether the desired pod needs another sandbox than one with this sandbox
 // hash. If the hashes have different versions, it compares the recorded spec with the desired
-// one instead. Without a recorded spec it reports no change: an upgrade of nodectl, which may
-// bring a new hash version, restarts no pod.
+// one instead. Without a recorded spec it reports no change: an upgrade of nodectl may bring a new
+// hash version, and must not restart a pod.
 func (s *planner) podChanged(hash string) bool {
 	if hash == "" || s.Want.SandboxHash == "" || hash == s.Want.SandboxHash {
 		return false
@@ -105,9 +105,9 @@ func (s *planner) podChanged(hash string) bool {
 	return whole
 }
 
-// contentChanged reports whether a terminated instance was made from other content than the
-// desired one: another set of containers, other resources, or a field whose edit restarts the
-// pod or a container. Labels, probes and other fields that restart nothing do not count.
+// contentChanged reports whether a terminated instance had other content than the desired pod. The
+// content is the set of containers, their resources, and the fields whose edit restarts the pod or
+// a container. Labels, probes and other fields that restart nothing do not count.
 func (s *planner) contentChanged() bool {
 	if s.Record.Want == nil {
 		return s.contentDiffersFromContainers()
@@ -135,12 +135,12 @@ func (s *planner) contentChanged() bool {
 }
 
 // contentDiffersFromContainers is contentChanged without a recorded spec: it compares the
-// hashes of the containers. An edit of an init container other than a sidecar counts only if
-// no regular container exists: then the pod has terminated at an init container.
+// hashes of the containers. An edit of an init container that is no sidecar counts only if no
+// regular container exists: the pod has terminated at an init container.
 func (s *planner) contentDiffersFromContainers() bool {
 	regular := false
 	for name := range s.Have.Containers {
-		if !s.knows(name) {
+		if !s.inSpec(name) {
 			return true
 		}
 	}

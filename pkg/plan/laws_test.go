@@ -182,8 +182,7 @@ func act(t *rapid.T, m *sim, f, before *podShape) {
 		m.lastGrace = math.MaxInt64
 		m.now = m.now.Add(-time.Duration(rapid.IntRange(0, 7200).Draw(t, "seconds")) * time.Second)
 	case "record":
-		// The record is lost, but the runtime shows as much: numbers and exits are known from
-		// the containers alone.
+		// The record is lost, but numbers and exits are known from the containers alone.
 		if b := m.have().Sandbox; b != nil && b.Instance == m.rec.Instance && m.rec.Terminal == "" && m.rec.StopSince.IsZero() {
 			m.rec = pod.Record{}
 			m.forgetNumbers()
@@ -291,8 +290,8 @@ func (m *sim) askDelete(grace int64) {
 // byProbe reports whether a container was killed because of a probe.
 func byProbe(killed string) bool { return (pod.ContainerNotes{Killed: killed}).ByProbe() }
 
-// ghost makes an older container and an older sandbox run again, as a runtime does that was
-// interrupted in a start which the agent gave up.
+// ghost makes an older container and an older sandbox run again. A runtime does so if it completes
+// a start after the agent has given it up.
 func (m *sim) ghost() {
 	have := m.have()
 	for _, c := range have.Dead {

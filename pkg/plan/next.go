@@ -65,8 +65,8 @@ import (
 //
 // In the table "start" means: pull the image, create and start the container, run its postStart
 // hook. "Stop" means: run the preStop hook, then stop the container; sidecars stop after the
-// containers they serve. Next sets Plan.Wait so that a pod that waits is planned again at its
-// active deadline.
+// containers they serve. If the pod has an active deadline, Next sets Plan.Wait so that the worker
+// plans the pod again at that time.
 //
 // The worker does the steps of a plan in order, up to the first that fails. Each step's
 // precondition is the state that the worker read, or that the steps before it lead to. So if
@@ -95,8 +95,8 @@ func Next(v View) Plan {
 }
 
 // notDesired stops and removes a pod that is not in the desired set. It removes the sandboxes
-// last: as long as one exists, an agent finds the pod by the sandbox's labels and tears its
-// volumes down, even if the record was lost.
+// last. As long as one exists, an agent finds the pod by the sandbox's labels and tears its
+// volumes down, even without the record.
 func (s *planner) notDesired() bool {
 	deleting := s.deleting()
 	if s.Want != nil && !deleting {
@@ -128,10 +128,11 @@ func (s *planner) notDesired() bool {
 	return true
 }
 
-// uidMismatch stops and removes a pod of the same name that has another UID, by the grace and
-// the hooks of its own recorded spec. The desired pod starts after that (stricter than
-// C-1.16.19). If the desired pod is static and not admitted, the old one continues: another UID
-// is then an edit. At an API server it is another pod, and the old one stops in any case.
+// uidMismatch stops and removes a pod of the same name that has another UID. The stop has the
+// grace and the hooks of that pod's recorded spec. The desired pod starts after that (stricter than
+// C-1.16.19). If the desired pod is static and not admitted, the old one continues: the other UID
+// is then an edit. A pod of an API server with another UID is another pod: the old one stops in any
+// case.
 func (s *planner) uidMismatch() bool {
 	if s.Have.Empty() || s.Have.UID == "" || s.Have.UID == s.Want.UID() {
 		return false
@@ -150,13 +151,13 @@ func (s *planner) uidMismatch() bool {
 // duplicates stops containers and sandboxes that run beside the newest ones (I1). The newest
 // sandbox and the newest container of each name in it continue.
 func (s *planner) duplicates() bool {
-	twice := podview.DuplicatesOf(s.Have)
-	for _, c := range twice.Older {
+	duplicates := podview.DuplicatesOf(s.Have)
+	for _, c := range duplicates.Older {
 		const why = "a newer container of this name exists"
 		s.stop(c, why)
 		s.remove(c, why)
 	}
-	for _, c := range twice.Outside {
+	for _, c := range duplicates.Outside {
 		const why = "container is not in the newest sandbox"
 		if c.State == pod.StateCreated {
 			s.remove(c, why)
@@ -164,15 +165,15 @@ func (s *planner) duplicates() bool {
 			s.stop(c, why)
 		}
 	}
-	for _, b := range twice.Sandboxes {
+	for _, b := range duplicates.Sandboxes {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: "a newer sandbox exists"})
 	}
-	return twice.Any()
+	return duplicates.Any()
 }
 
 // terminated keeps a terminated pod from running again (I4, C-1.16.22) and tears down its
 // volumes (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not
-// desired; those of an evicted pod are removed, because the node needs the space (C-1.33.2). If
+// desired. The plan removes those of an evicted pod, because the node needs the space (C-1.33.2). If
 // the pod never ran here, there is nothing to tear down: a directory of its UID belongs to
 // another pod.
 func (s *planner) terminated() bool {
@@ -202,9 +203,8 @@ func (s *planner) terminated() bool {
 	return true
 }
 
-// replaced stops an instance that a new one replaces, unless the new one could not start now.
-// A stop that has begun continues in any case. The plan after the stop starts the new
-// instance.
+// replaced stops an instance that a new one has to replace, if the new one can start now. A stop
+// that has begun continues in any case. The plan after the stop starts the new instance.
 func (s *planner) replaced() bool {
 	if s.newInstance == "" || !podview.MayRun(s.Have) {
 		return false
@@ -219,8 +219,8 @@ func (s *planner) replaced() bool {
 }
 
 // pullFirst pulls the images of an edit before the edit stops anything. While a container may
-// not start, it returns false and pulls nothing: otherwise each plan would check the images again
-// that are already present.
+// not start, it returns false and pulls nothing: otherwise each plan would again check images that
+// are already present.
 func (s *planner) pullFirst() bool {
 	var pulls []Step
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.InitContainers, s.Want.Pod.Spec.Containers} {

@@ -35,23 +35,24 @@ type View struct {
 	Have pod.Actual
 	// Record is the pod's record. Record.Want is the spec that the newest instance runs by, nil
 	// if unknown. The worker replaces it by the edited spec when the edit needs no new instance.
-	// When the edit needs one, Record.Want stays until the new instance begins: it gives the
-	// grace of the stop, and only a comparison with it shows that a terminated pod was edited.
+	// When the edit needs one, Record.Want stays until the new instance begins. Until then it gives
+	// the grace of the stop, and a comparison with it shows that a terminated pod was edited.
 	Record pod.Record
 	// VolumesReady says that the volumes of instance Instance(v) are set up: containers may
 	// start with them.
 	VolumesReady bool
-	// VolumesStale says that these volumes do not show the current spec, or not the current
-	// content of the config objects that Want is bound to: the ConfigMaps, Secrets and claims
-	// that podconfig has found for the names in the spec. VolumesUntil is when they become
-	// stale by time alone, because a token has to be renewed; zero is never.
+	// VolumesStale says that these volumes differ from the current spec, or from the current
+	// content of the config objects that Want is bound to. These are the ConfigMaps, Secrets and
+	// claims that podconfig has found for the names in the spec. VolumesUntil is when the volumes
+	// become stale by time alone, because a token has to be renewed; zero is never.
 	VolumesStale bool
 	VolumesUntil time.Time
-	// VolumesLeft says that CSI drivers have mounted volumes for the pod, or are about to, although
-	// VolumesReady is false: their set-up has failed in part, or the machine has booted since.
+	// VolumesLeft says that VolumesReady is false, and that CSI drivers have nevertheless mounted
+	// volumes for the pod, or are about to. Their set-up has failed in part, or the machine has
+	// booted since.
 	VolumesLeft bool
-	// Forbidden is why no container of this pod may start or restart, whatever its source: the
-	// node's policy forbids it, the machine shuts down, or the node is drained; "" when it may.
+	// Forbidden is why no container of this pod may start or restart, whatever its source; "" when
+	// they may. The node's policy forbids it, the machine shuts down, or the node is drained.
 	// Running containers continue.
 	Forbidden string
 	// Health holds the probe statuses of the running containers.
@@ -62,8 +63,8 @@ type View struct {
 	Now        time.Time
 }
 
-// Hindrances are temporary reasons why the pod cannot continue now. A forecast leaves all of
-// them out.
+// Hindrances are temporary reasons why the worker cannot carry out a part of the plan now. A
+// forecast leaves all of them out.
 type Hindrances struct {
 	// Trouble holds the failures that are retried later, by container name; "" is the sandbox
 	// or the pod as a whole (volumes included).
@@ -73,8 +74,8 @@ type Hindrances struct {
 	NoNetwork bool
 	// Refused is the reason why admission does not admit this pod, or an edit of it; else "".
 	Refused string
-	// Waits is the condition (started, ready or done) that another pod has to reach before this one
-	// gets a sandbox (AnnotationDependsOn), as text for users; else "".
+	// Waits is the condition that another pod has to reach before this one gets a sandbox, as text
+	// for users; else "". It is started, ready or done (AnnotationDependsOn).
 	Waits string
 	// StopWaits names a terminating pod that depends on this one and has to be removed first, as
 	// text for users; else "".
@@ -90,7 +91,7 @@ type Volumes func(want *pod.Spec, instance int) (ready, current bool, until time
 
 // NewView returns the view of a pod without hindrances. want is nil for a pod to remove, rec
 // is zero for a pod without a record, forbidden is View.Forbidden. A forecast passes nil for
-// volumes: then NewView concludes from the record and the sandbox whether they are set up.
+// volumes: then NewView infers from the record and the sandbox whether they are set up.
 func NewView(want *pod.Spec, have pod.Actual, rec pod.Record, forbidden string, volumes Volumes, now time.Time) View {
 	rec.CatchUp(have)
 	v := View{Want: want, Have: have, Record: rec, Forbidden: forbidden, Now: now}
@@ -143,8 +144,9 @@ type Step struct {
 	// this sidecar serves. That time counts against Grace. The preStop hook of this container
 	// does not wait (C-1.23.4).
 	After []string
-	// Killed, if it is not "", is the reason of a StopContainer step that the worker writes to
-	// ContainerNotes.Killed before the stop: a probe or a hook failed, or a restart is due.
+	// Killed is the reason of a StopContainer step for a failed probe, a failed hook or a restart
+	// that is due; "" for other stops. The worker writes it to ContainerNotes.Killed before the
+	// stop.
 	Killed string
 	// KeepLog says that the log of a removed container stays (C-1.21.3).
 	KeepLog bool
@@ -167,14 +169,14 @@ type Plan struct {
 	Wait time.Duration
 	// WaitFor is the condition that the pod waits for, as text for users; may be empty.
 	WaitFor string
-	// Settled says that nothing is left to do until something other than the time changes. WaitFor
-	// may still name the change that the pod needs.
+	// Settled says that the plan has no steps, and that the passing of time alone adds none. WaitFor
+	// may name the change that the pod needs.
 	Settled bool
 	// Stopping says that the steps stop the running instance, to remove or to replace it. The
 	// worker records since when (Record.StopSince).
 	Stopping bool
-	// Behind says that a part of the pod still runs as before an edit, because the edit cannot
-	// be carried out now.
+	// Behind says that a part of the pod still runs as before an edit, because the worker cannot
+	// carry out the edit now.
 	Behind bool
 	// Gone says that the pod is not desired and nothing of it is left.
 	Gone bool
@@ -182,7 +184,7 @@ type Plan struct {
 	// first init container (C-1.21.3).
 	RestartingAll bool
 	// Ended is the end of the instance. It is zero while the instance continues, has to be replaced
-	// or is not desired. The worker records it unless the record has an end.
+	// or is not desired. The worker records it unless the record already has an end.
 	Ended Ended
 	// Backoff holds the crash back-offs by container name (C-1.22.5).
 	Backoff map[string]podview.Backoff
@@ -194,18 +196,19 @@ func (p Plan) Stops() bool {
 	return p.Stopping && (len(p.Steps) == 0 || p.Steps[0].Action != PullImage)
 }
 
-// Replacing reports whether the plan, after its first done steps, still has to stop the whole
-// instance, or containers that are edited, resized, restarted on request or not in the spec any
-// more. It is already true while the steps before these stops, such as pulls, are not done. It is
-// also true if the pod is not desired and only stops: the caller excludes that.
+// Replacing reports whether the plan still has to stop the whole instance or some containers. These
+// are edited, resized, restarted on request or not in the spec any more. done is the number of
+// steps that the worker has done. Replacing is already true before the steps that precede the
+// stops, such as pulls. It is also true if the pod is not desired and only stops: the caller
+// excludes that.
 func (p Plan) Replacing(done int) bool {
 	return p.Stopping || slices.ContainsFunc(p.Steps[done:], func(s Step) bool {
 		return s.Action == StopContainer && (s.Why == WhyEdited || s.Why == WhyResized || s.Why == WhyRequested || s.Why == whyLeftover)
 	})
 }
 
-// Ended is the end of an instance: its phase, Succeeded or Failed, and a reason and message if
-// its containers do not show why (as DeadlineExceeded).
+// Ended is the end of an instance. Phase is Succeeded or Failed. Reason and Message are set if its
+// containers do not show why, as for DeadlineExceeded.
 type Ended struct{ Phase, Reason, Message string }
 
 // String returns one line for each step, then WaitFor. Golden files and debug logs have this form.

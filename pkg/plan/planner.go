@@ -60,7 +60,7 @@ func (s *planner) policy() v1.RestartPolicy {
 	return cmp.Or(s.Want.Pod.Spec.RestartPolicy, always)
 }
 
-// uid is the UID of the pod on the node, else that of the recorded spec, else that of Want.
+// uid returns the UID of the pod on the node, else that of the recorded spec, else that of Want.
 func (s *planner) uid() string {
 	switch {
 	case s.Have.UID != "":
@@ -73,9 +73,9 @@ func (s *planner) uid() string {
 	return ""
 }
 
-// nextAttempt is the attempt number of the next container of this name, "" for the sandbox.
-// Attempts rise over sandboxes and instances of one UID (I4, C-1.22.7). A container that was
-// created and never started does not count.
+// nextAttempt returns the attempt number of the next container of this name, or of the next sandbox
+// if name is "". Attempt numbers rise over sandboxes and instances of one UID (I4, C-1.22.7). A
+// container that was created and never started does not count.
 func (s *planner) nextAttempt(name string) uint32 {
 	var next uint32
 	if s.Record.Want == nil || s.Record.Want.UID() == s.Want.UID() {
@@ -108,8 +108,8 @@ func (s *planner) nextAttempt(name string) uint32 {
 	return next
 }
 
-// madeFrom is the spec that the pod on the node was made from, nil if it is not known: the
-// recorded one, else Want, unless its UID differs.
+// madeFrom returns the spec that the pod on the node was made from: the recorded one, else Want. It
+// returns nil if both have another UID than the pod on the node.
 func (s *planner) madeFrom() *pod.Spec {
 	for _, spec := range []*pod.Spec{s.Record.Want, s.Want} {
 		if spec != nil && (s.Have.UID == "" || s.Have.UID == spec.UID()) {
@@ -123,8 +123,8 @@ func (s *planner) madeFrom() *pod.Spec {
 // it gracefully (C-1.2.9). Such a pod never starts again.
 func (s *planner) deleting() bool { return s.Want != nil && s.Want.Pod.DeletionTimestamp != nil }
 
-// knows reports whether the desired pod has a container of this name.
-func (s *planner) knows(name string) bool {
+// inSpec reports whether the desired pod has a container of this name.
+func (s *planner) inSpec(name string) bool {
 	c, _ := s.Want.Container(name)
 	return c != nil
 }

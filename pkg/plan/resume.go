@@ -5,8 +5,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Found is a pod that an agent finds on the node at its start: the state in the runtime, and the
-// record of an earlier agent.
+// Found is a pod that an agent finds on the node when the agent starts. It has facts from the
+// runtime and from the record of an earlier agent.
 type Found struct {
 	Layer    string    // the layer that defined it last; "" if not known
 	Spec     *pod.Spec // the recorded spec; nil if none was recorded
@@ -25,9 +25,8 @@ type Delay struct {
 }
 
 // Delayed returns nil if a pod may get want, the spec that the merged state defines. It returns
-// a Delay while want may be older than the pod that runs: until a layer is ready, podconfig uses
-// the set that an earlier agent saved, and an agent that was killed may not have saved its last
-// one.
+// a Delay while want may be older than the pod that runs. Until a layer is ready, podconfig uses
+// the set that an earlier agent saved. An agent that was killed may not have saved its last set.
 //
 // requireReady has the kinds of source whose pods start only when their layer is ready. The
 // first row that matches decides:
@@ -46,8 +45,8 @@ type Delay struct {
 //	  no set of that layer was restored       do nothing, for the same reason
 //	else                                      no delay
 //
-// A deletion is never reverted (C-1.2.9): if want is being deleted, a running pod of its UID
-// counts as running as desired, and stops without a delay.
+// A deletion is never reverted (C-1.2.9). So if want is being deleted, a running pod of its UID
+// counts as running as desired: it stops without a delay.
 func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[string]bool) *Delay {
 	desired := want.Origin.Layer()
 	place, own := layerAt(state, desired)
@@ -80,8 +79,8 @@ func (f Found) recorded() bool {
 	return f.Spec != nil && (f.ShownUID == "" || f.ShownUID == f.Spec.UID())
 }
 
-// Is reports whether a running pod is the desired one, as far as that is known: without a
-// recorded spec, only the UID can be compared.
+// Is reports whether a running pod is the desired one. If no spec of it is recorded, Is compares
+// only the UID.
 func (f Found) Is(want *pod.Spec) bool {
 	if !f.recorded() {
 		return f.ShownUID == "" || f.ShownUID == want.UID()
@@ -92,7 +91,7 @@ func (f Found) Is(want *pod.Spec) bool {
 	return want.Pod.DeletionTimestamp != nil || f.Spec.Pod.DeletionTimestamp == nil && want.Hash != "" && want.Hash == f.Spec.Hash
 }
 
-// layerAt returns a layer and its index, below 0 when there is none of the name.
+// layerAt returns the layer of this name and its index; -1 if there is none.
 func layerAt(state *podconfig.Merged, name string) (int, podconfig.LayerState) {
 	for i, l := range state.Layers {
 		if l.Name == name {

@@ -15,8 +15,8 @@ import (
 // kills and removes all containers except ephemeral ones; then the pod begins at its first
 // init container, in the same sandbox.
 //
-// A trigger is a container that exited by such a rule. It is removed after all others: until
-// then it shows that the restart is due, even after an edit. Its back-off delays its removal,
+// A trigger is a container whose exit matched such a rule. restartAll removes it after all others:
+// until then it shows that the restart is due, even after an edit. Its back-off delays its removal,
 // unless it was edited. Record.Streaks keeps its crash streak.
 func (s *planner) restartAll() bool {
 	if s.Forbidden != "" {
@@ -93,7 +93,7 @@ func (s *planner) isRestartingAll() bool {
 		return false
 	}
 	for _, c := range s.Have.Containers {
-		if s.knows(c.Name) && !s.isEphemeral(c.Name) && (s.Record.RestartingAll && s.InSandbox(c) || s.RestartsAll(c)) {
+		if s.inSpec(c.Name) && !s.isEphemeral(c.Name) && (s.Record.RestartingAll && s.InSandbox(c) || s.RestartsAll(c)) {
 			return true
 		}
 	}
@@ -123,7 +123,7 @@ const whyLeftover = "container is no longer in the spec"
 // leftovers stops the containers that the spec does not have any more, and returns them.
 func (s *planner) leftovers() (left []pod.Container) {
 	for _, c := range podview.Newest(s.Have) {
-		if s.knows(c.Name) {
+		if s.inSpec(c.Name) {
 			continue
 		}
 		left = append(left, c)
@@ -165,12 +165,12 @@ func (s *planner) ephemeral() {
 }
 
 // tidy removes objects that neither a decision nor a status needs. These are the exited containers
-// except the newest of each name (C-1.33.1, but at once), and each older sandbox that is not ready
-// and has none of the newest containers.
+// except the newest of each name (C-1.33.1, but at once). They are also the older sandboxes that
+// are not ready and have none of the newest containers.
 func (s *planner) tidy() {
 	needed := map[string]bool{} // sandbox IDs
 	for name, c := range s.Have.Containers {
-		if s.knows(name) {
+		if s.inSpec(name) {
 			needed[c.SandboxID] = true
 		}
 	}
@@ -181,8 +181,8 @@ func (s *planner) tidy() {
 	kept := map[string]bool{}       // names that have a kept container
 	for _, c := range s.Have.Dead { // the newest first
 		newest, ok := s.Container(c.Name)
-		// While the newest container has not exited, the one before it is the last that did.
-		if ok && newest.State != pod.StateExited && !kept[c.Name] && !removable[c.SandboxID] && s.knows(c.Name) {
+		// While the newest container has not exited, the one before it is the newest exited one.
+		if ok && newest.State != pod.StateExited && !kept[c.Name] && !removable[c.SandboxID] && s.inSpec(c.Name) {
 			kept[c.Name] = true
 			continue
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// checkStops checks that sidecars stop after the containers they serve, latest first
-// (C-1.23.4), and that the grace of a stop of the whole pod never grows.
+// checkStops checks that sidecars stop after the containers they serve, the last one first
+// (C-1.23.4). It also checks that the grace of a stop of the whole pod never grows.
 func (m *sim) checkStops(v plan.View, p plan.Plan) {
 	made := v.Record.Want
 	if made == nil || v.Have.UID != "" && made.UID() != v.Have.UID {
@@ -86,8 +86,8 @@ func (m *sim) order() (names []string) {
 
 func (m *sim) here(c *simContainer) bool { return c.SandboxID == m.have().Sandbox.ID }
 
-// checkTurn checks, when a container is created, that everything before it had its turn in
-// this sandbox: init containers have completed, sidecars have started (C-1.20.4, C-1.20.5).
+// checkTurn checks that a container is not created too early. In this sandbox, the init containers
+// before it have completed, and the sidecars have started (C-1.20.4, C-1.20.5).
 func (m *sim) checkTurn(name, sandbox string) {
 	turned := m.turned[sandbox]
 	if turned == nil {

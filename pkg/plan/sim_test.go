@@ -37,7 +37,7 @@ type sim struct {
 	lastGrace int64
 
 	network bool
-	// ends says how the next started container exits: nil runs on.
+	// ends says how the next started container exits; nil: it continues to run.
 	ends func(name string) *int32
 	// fail makes a step fail, hookFails a postStart hook.
 	fail      func(plan.Step) bool

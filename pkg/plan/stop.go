@@ -9,9 +9,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// grace is how many seconds a stop may still take; none are left if it is 0 or negative. The
-// time that a stop of the whole pod has already taken is subtracted, also if the agent was
-// restarted in between (C-1.16.12).
+// grace returns how many seconds a stop may still take; none are left if it is 0 or negative. It
+// subtracts the time that a stop of the whole pod has already taken, even if another agent began
+// the stop (C-1.16.12).
 func (s *planner) grace() int64 {
 	g := podview.Grace(s.Record.Want, s.Want, s.Have)
 	if s.deleting() && s.Want.Pod.DeletionGracePeriodSeconds != nil { // the grace of the deletion counts (C-1.23.1)
@@ -35,8 +35,8 @@ func (s *planner) grace() int64 {
 	return g - max(0, int64(s.Now.Sub(s.Record.StopSince).Seconds()))
 }
 
-// killGrace is how many seconds a kill may take; why is the killReason. A probe may set its own
-// grace (C-1.23.1), and so may a restart request.
+// killGrace returns how many seconds a kill may take; why is the killReason. A probe or a restart
+// request may set a grace of its own (C-1.23.1).
 func (s *planner) killGrace(c pod.Container, why string) int64 {
 	if why == pod.OnRequest && s.Record.ContainerNotes[c.ID].Grace != nil {
 		return *s.Record.ContainerNotes[c.ID].Grace
