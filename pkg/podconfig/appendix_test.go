@@ -35,8 +35,8 @@ func reads(layer string, pods ...any) layerReading {
 func edited(text string, edit func(*v1.Pod)) *pod.Spec { return with(podOf(text), edit) }
 
 // The worked examples of the contract's appendix A, in all three modes. Here the
-// identity of a pod is its key and not its UID, and a key has one holder in all layers;
-// the rows where that matters say so.
+// identity of a pod is its key and not its UID, and a key has one owner in all layers.
+// The rows where that matters say so.
 var appendixA = []struct {
 	name   string
 	layers string

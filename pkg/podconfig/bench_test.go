@@ -183,8 +183,8 @@ func TestRead_FileIsAddedToMany_CostIsConstant(t *testing.T) {
 }
 
 // TestRead_NothingChanged_CostIsConstant: a reading in which nothing changed costs the same few
-// allocations whatever it holds, and the layer none, whether its source shares earlier
-// readings or decodes everything again.
+// allocations whatever it holds, and the layer none. This holds if its source shares earlier
+// readings, and if it decodes everything again.
 func TestRead_NothingChanged_CostIsConstant(t *testing.T) {
 	allocs := func(n, each int, again bool) (layer, merge float64) {
 		f := filled(richFiles(n, each))

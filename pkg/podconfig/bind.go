@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// bindings has the config objects that each pod names, and the pods that could not be bound.
+// bindings has the config objects that each pod names, and the unbound pods.
 // The zero value has no pods.
 type bindings struct {
 	names   sorted.List[naming]     // by pod; only of pods that name objects
@@ -102,12 +102,12 @@ func (f fold) beforeBinding(id ident) *pod.Spec {
 	return s
 }
 
-// replace returns the bindings after the pods ids were bound again. named has the objects that
-// they name, unbound the pods that could not be bound.
+// replace returns the bindings after bind has bound the pods ids again. named has the objects that
+// they name; unbound has the unbound ones of these pods.
 func (b bindings) replace(ids []ident, named map[ident][]naming, unbound map[ident][]unboundPod) bindings {
 	newUsers := make(map[ident][]ident) // the changed pods, by object
 	isChanged := make(map[ident]bool)
-	var touched, changed []ident // changed: pods that name other objects than before; touched: these objects
+	var touched, changed []ident // changed: pods that name other objects than before; touched: their objects before and after
 	for _, id := range ids {
 		var before, after []ident
 		if old, known := sorted.Find(b.names, id, naming.compareTo); known {
@@ -167,12 +167,12 @@ type binder struct {
 }
 
 // bind returns s bound to the objects of refs. If a required object is missing, it returns s as
-// an unboundPod, and the version to use instead, with its old objects (I9): was, else the one
-// that the previous agent stored. That version is nil if there is neither.
+// an unboundPod, and another version to use, with its old objects (I9). That version is was, else
+// the one that the previous agent stored, else nil.
 //
-// A pod of an API server is never unbound: it is bound to the objects that exist, and its
-// containers wait for the others, as in the kubelet. Nor is a pod that is being deleted,
-// which only has to stop.
+// A pod of an API server is never unbound. bind binds it to the objects that exist, and its
+// containers wait for the others, as in the kubelet. A pod that is being deleted is never unbound
+// either: it only has to stop.
 func (b *binder) bind(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *unboundPod) {
 	if len(refs) == 0 && s.Data == nil {
 		return s, nil
@@ -194,7 +194,7 @@ func (b *binder) bind(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *unboundPod)
 			}
 		}
 		if r.Optional && o == nil && was != nil && was.Data.Has(r.Kind, r.Name) && s.CheckRead(r.Kind, r.Name) != nil {
-			incomplete = true // the version before was bound to it, and it may still exist
+			incomplete = true // the previous version was bound to the object, which may still exist
 			continue
 		}
 		if r.Optional || r.Kind == pod.KindClaim && s.Origin.FromAPI() || o != nil && (r.Key == "" || o.Has(r.Key)) {
@@ -233,7 +233,7 @@ func (b *binder) bind(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *unboundPod)
 	}
 	now := podspec.Bind(s, data)
 	if data.Same(before) && before.Known() && sameBinding(was, now) {
-		return was, nil // equal to now; was shares memory with the state before
+		return was, nil // equal to now, but shared with the previous state
 	}
 	return now, nil
 }
@@ -244,8 +244,8 @@ func sameBinding(a, b *pod.Spec) bool {
 		maps.Equal(a.ContainerHashes, b.ContainerHashes)
 }
 
-// object returns the config object to which a pod of this kind of source is bound: that of the
-// first layer that has it and whose objects the pod may see; nil for none.
+// object returns the config object for a pod of this kind of source, nil for none. It comes from the
+// first layer that has it and whose objects the pod may see.
 func (f *fold) object(source string, id ident) *pod.Object {
 	for i := range f.layers {
 		l := &f.layers[i]
@@ -316,8 +316,8 @@ func placeOf(source string) string {
 // ended.
 func (l LayerState) unanswered() bool { return !l.Ready && l.Error == "" && !l.Ended }
 
-// answeredAs reports whether the source has answered the same in both states of a layer:
-// nothing yet, a set, an error, or its end.
-func (l LayerState) answeredAs(o LayerState) bool {
+// sameAnswer reports whether the source has answered in the same way in both states of a layer. It
+// may not have answered yet, or have answered with a set, an error or its end.
+func (l LayerState) sameAnswer(o LayerState) bool {
 	return l.Ready == o.Ready && l.Ended == o.Ended && (l.Error == "") == (o.Error == "")
 }

@@ -62,8 +62,8 @@ func drawBindingReadings(t *rapid.T) []event {
 	return events
 }
 
-// restoring converts the updates of a reading to those of a restored layer: each ADD is
-// a RESTORE; the layer's own comes last and may be empty.
+// restoring converts the updates of a reading to those of a restored layer. Each ADD becomes a
+// RESTORE. That of the layer itself comes last and may be empty.
 func restoring(layer int, updates []PodUpdate) []PodUpdate {
 	kind, location, _ := strings.Cut(layerNames[layer], ":")
 	own := PodUpdate{Op: RESTORE, Source: kind, Location: location}

@@ -61,9 +61,9 @@ func refer(p *v1.Pod, ref string) {
 	}
 }
 
-// thingOf reads a config object: "x" with content "1" is the ConfigMap x whose key k
-// holds 1, "!s" a Secret, "#d" a claim; a content that ends in "!" never changes, and
-// one of "-" has no key.
+// thingOf reads a config object. "x" with content "1" is the ConfigMap x whose key k holds
+// 1; "!s" is a Secret, "#d" a claim. An object whose content ends in "!" is immutable, and
+// one with the content "-" has no key.
 func thingOf(layer, file, thing, content string) *pod.Object {
 	kind, location, _ := strings.Cut(layer, ":")
 	content, immutable := strings.CutSuffix(content, "!")
@@ -261,9 +261,8 @@ func TestC_1_2_7_AnotherContentIsAnUpdate(t *testing.T) {
 	}
 }
 
-// TestI9_ContentsKnownAgain_AreAReconcile: a pod that was bound to sums and is now
-// bound to contents with these sums is a RECONCILE, which brings the contents to their
-// readers.
+// TestI9_ContentsKnownAgain_AreAReconcile: a pod was bound to checksums, and is now bound to
+// contents with these checksums. The update is a RECONCILE, by which readers get the contents.
 //
 // Shows: I9
 func TestI9_ContentsKnownAgain_AreAReconcile(t *testing.T) {
@@ -357,8 +356,8 @@ func TestVisibleDecidesWhichObjectsAPodSees(t *testing.T) {
 	check(t, "calls of Visible", strings.Join(slices.Compact(slices.Sorted(slices.Values(asked))), ", "), "http file")
 }
 
-// TestC_1_3_8_RestoredPodsAreBound: over a restart with sources that have not answered,
-// pods are bound as before, also to objects of another layer of the kind; the first
+// TestC_1_3_8_RestoredPodsAreBound: after a restart with sources that have not answered,
+// pods are bound as before, even to objects of another layer of the same kind. The first
 // reading then decides.
 //
 // Shows: C-1.3.8

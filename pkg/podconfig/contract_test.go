@@ -75,9 +75,9 @@ func TestC_1_2_4_SourceAnnotationIsNoDifference(t *testing.T) {
 	}
 }
 
-// TestC_1_2_5_FoundByKey: not found is ADD, found is compared. Deviation: a pod
-// is found by its key, not by its UID, so another UID under one key is an UPDATE,
-// by which the pod's worker replaces the instance.
+// TestC_1_2_5_FoundByKey: a pod that is not found is an ADD, and one that is found is
+// compared. Deviation: a pod is found by its key, not by its UID. So another UID under one
+// key is an UPDATE, by which the pod's worker replaces the instance.
 //
 // Shows: C-1.2.5
 func TestC_1_2_5_FoundByKey(t *testing.T) {
@@ -241,8 +241,8 @@ func TestC_1_2_15_AllReady(t *testing.T) {
 	}
 }
 
-// TestF43_OtherFilesOfAPodChange_CausesNoUpdate: other files with the pod that are added, edited and removed
-// in any order cause no update; the removal of the owner causes an UPDATE at most.
+// TestF43_OtherFilesOfAPodChange_CausesNoUpdate: other files with the pod cause no update when they
+// are added, edited and removed in any order. The removal of the owner causes an UPDATE at most.
 //
 // Shows: F43
 func TestF43_OtherFilesOfAPodChange_CausesNoUpdate(t *testing.T) {
@@ -302,8 +302,8 @@ func permutations(names []string) [][]string {
 }
 
 // TestF49_ManifestIsRewrittenOften_LastVersionWins deletes a manifest and writes it again 1,000 times,
-// with edits, mistakes and readings that miss some of it: after every reading the state
-// is the last version, and the pod keeps its UID.
+// with edits and mistakes. Readings miss some versions. After every reading the state is the last
+// version, and the pod keeps its UID.
 //
 // Shows: F49
 func TestF49_ManifestIsRewrittenOften_LastVersionWins(t *testing.T) {

@@ -20,14 +20,15 @@ type cycles struct {
 	visible      Visible       // see pod.Spec.Meant
 }
 
-// breakCycles finds the dependency cycles among the winners; ordered are those of them
-// that depend on others. A pod on a cycle keeps its version from before, so that no
-// running pod is affected. A pod without such a version is left out.
+// breakCycles finds the dependency cycles among the winners. ordered has the winners that
+// depend on others. A pod on a cycle keeps its version from before, so that the cycle affects
+// no running pod. A pod without such a version is left out.
 //
 // Old and new versions together may form new cycles. So breakCycles repeats the search
 // until there is no cycle, or only cycles of versions from before, which stay. If other
 // cycles are left after maxRounds, one more round gives each pod that could be on one its
-// version from before. It resolves a dependency as the engine does: see pod.Spec.Meant.
+// version from before. breakCycles resolves a dependency as the engine does: see
+// pod.Spec.Meant.
 func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visible) cycles {
 	c := cycles{visible: visible}
 	if ordered.Len() == 0 {
@@ -50,12 +51,12 @@ func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visibl
 	}
 }
 
-// maxRounds limits the rounds of breakCycles. An edit usually needs one round. A source can be
-// written so that it needs as many rounds as it has pods.
+// maxRounds limits the rounds of breakCycles. An edit usually needs one round. An author can write
+// a source that needs as many rounds as it has pods.
 const maxRounds = 8
 
-// replace uses the version from before for each of nodes, and notes a problem for each. It
-// returns the nodes that have that version already, and whether it replaced any.
+// replace gives each of nodes its version from before, and notes a problem for each. It returns
+// the nodes that have that version already, and whether it replaced any.
 func (c *cycles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []*node, more bool) {
 	named := make(map[*node]bool)
 	for _, n := range nodes {
@@ -151,7 +152,7 @@ func (c cycles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.K
 		if previous, done := c.replacements[s.Key]; done {
 			s = previous
 		}
-		if s == nil || s.Pod.DeletionTimestamp != nil { // it will not start again
+		if s == nil || s.Pod.DeletionTimestamp != nil { // left out, or does not start again
 			continue
 		}
 		n := &node{spec: s}
@@ -223,15 +224,15 @@ func (g *graph) visit(n *node) {
 }
 
 const (
-	// maxNamed is how many dependencies of a cycle a problem shows. It is also the largest
-	// component in which the problem of each pod shows its cycle. In a larger component only
-	// one problem does, so that problems do not grow with the square of the cycle.
+	// maxNamed is how many dependencies of a cycle a problem shows. It is also the size of the
+	// largest component in which the problem of each pod shows its cycle. In a larger component
+	// only one problem does, so that problems do not grow with the square of the cycle.
 	maxNamed = 10
 	// maxNameBytes is how much of each name a problem shows.
 	maxNameBytes = 63
 )
 
-// problem says that the pod is on a cycle. It shows the first maxNamed dependencies of the
+// problem returns the problem that the pod is on a cycle. It shows the first maxNamed dependencies of the
 // shortest cycle through the pod. In a component of more than maxNamed pods only the first
 // problem shows a cycle; named has the components that have such a problem.
 func (n *node) problem(named map[*node]bool) pod.Problem {

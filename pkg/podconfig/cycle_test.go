@@ -358,9 +358,9 @@ func drawOrderings(t *rapid.T) []event {
 	return events
 }
 
-// TestP21_AnyEdit_SetHasNoCycle: after any edit the set has no cycle, pods of the set that
-// are still defined stay in it, only pods that a problem names differ from their files,
-// and the updates lead from set to set.
+// TestP21_AnyEdit_SetHasNoCycle: after any edit the set has no cycle, and pods of the set that are
+// still defined stay in it. Only pods that a problem names differ from their files, and the updates
+// lead from set to set.
 //
 // Shows: P21
 func TestP21_AnyEdit_SetHasNoCycle(t *testing.T) {
@@ -441,9 +441,9 @@ func sortedPods(pods ...*pod.Spec) sorted.List[*pod.Spec] {
 	return sorted.Of(pods...)
 }
 
-// A user of the API server creates a pod with the name that a static pod depends on,
-// and lets it depend on the static pod. The static pod means another one: it is on no
-// cycle, when it is new and when it is edited.
+// A static pod depends on a name. A user of the API server creates a pod of that name, which depends
+// on the static pod. The static pod's dependency refers to another pod: it is on no cycle, when it
+// is new and when it is edited.
 func TestBreakCycles_PodOfAnotherSourceHasTheName_IsNotMeant(t *testing.T) {
 	t.Parallel()
 	spec := func(source, name, on string) *pod.Spec {

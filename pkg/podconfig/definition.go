@@ -63,8 +63,8 @@ func originOf[T item](v T) pod.Origin {
 	return pod.Origin{}
 }
 
-// identical reports whether two items are equal in everything that a reader can see, so that
-// the older pointer may stay in place of the newer one.
+// identical reports whether two items are equal in everything that a reader of the merged state
+// can see. If so, the older pointer may stay in place of the newer one.
 func identical[T item](a, b T) bool {
 	if a == b {
 		return true
@@ -130,7 +130,7 @@ type table[T item] struct {
 // change is the effect of one reading on a table.
 type change[T item] struct {
 	files map[string][]T // the files that differ, with their whole new content
-	ids   []ident        // the idents that differ in them, in any order, repetitions allowed
+	ids   []ident        // the idents that differ in these files, in any order, perhaps repeated
 	// kept returns the version of an ident that the previous agent stored, nil for none.
 	// The function is nil once the layer is ready.
 	kept func(ident) T
@@ -209,8 +209,8 @@ func (t table[T]) definitionsAfter(c change[T], ids []ident) map[ident][]definit
 			if len(ids) <= 8 && !slices.Contains(ids, id) { // hashing every name of a large file costs more
 				continue
 			}
-			definitions, asked := fresh[id]
-			if !asked {
+			definitions, affected := fresh[id]
+			if !affected {
 				continue
 			}
 			fresh[id] = append(definitions, definition[T]{value: v, file: file, index: i})
@@ -234,11 +234,11 @@ func (t table[T]) winner(id ident) *definition[T] {
 // index. before is the winner of the last reading, nil for none; kept is the version that
 // the previous agent stored, nil for none. The first of these definitions that exists wins:
 //
-//	with before:             one in its file                      the owner stays (F43)
-//	                         one with its content                 its file was renamed
-//	without before but kept: one in a file that has it unchanged
-//	                         one in the file that it came from
-//	in any case:             the first one, by path in byte order
+//	with before:                one in the file of before          the owner stays (F43)
+//	                            one with the content of before     its file was renamed
+//	with kept, without before:  one in a file that has kept unchanged
+//	                            one in the file that kept came from
+//	in any case:                the first one, by path in byte order
 //
 // Of several definitions of one file the first one wins (C-1.2.2).
 func choose[T item](definitions []definition[T], before *definition[T], kept T) definition[T] {

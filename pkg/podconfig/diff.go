@@ -13,11 +13,11 @@ import (
 
 // Diff returns the updates that lead from old to new, layer by layer in layer order and
 // within a layer in the kubelet's order (C-1.2.10): REMOVE, ADD, UPDATE, DELETE,
-// RECONCILE. If a layer becomes ready and has no ADD, UPDATE or DELETE, it gets one ADD
-// without pods before RECONCILE, to report that it is ready (C-1.2.16).
+// RECONCILE. If a layer becomes ready and has no ADD, UPDATE or DELETE, Diff adds an ADD
+// without pods before RECONCILE. It reports that the layer is ready (C-1.2.16).
 // A nil old is the empty state.
 //
-// Each pod is in at most one update. First match wins:
+// Each pod is in at most one update. The first row that matches decides:
 //
 //	not in old                              ADD        even when it is being deleted already
 //	not in new                              REMOVE     of its last known spec, under its old layer
@@ -29,7 +29,7 @@ import (
 //
 // The content of a pod is its UID, spec, labels, deletion fields and annotations, except those
 // that the kubelet adds to its own copy (C-1.2.7). The content of the config objects that the
-// pod is bound to counts, too. Unlike in the kubelet, a pod's identity is its key: the same key
+// pod is bound to belongs to it, too. Unlike in the kubelet, a pod's identity is its key: the same key
 // with another UID is an UPDATE, and the worker replaces the instance.
 func Diff(old, new *Merged) []PodUpdate {
 	if old == nil {
@@ -58,8 +58,8 @@ func diffPods(old, new *Merged, pods []ident) []PodUpdate {
 	return g.updates(old, new)
 }
 
-// emission is the kubelet's order, with firstReady for the ADD without pods.
-var emission = [...]Op{REMOVE, ADD, UPDATE, DELETE, firstReady, RECONCILE}
+// updateOrder is the kubelet's order, with firstReady for the ADD without pods.
+var updateOrder = [...]Op{REMOVE, ADD, UPDATE, DELETE, firstReady, RECONCILE}
 
 const firstReady Op = ""
 
@@ -130,7 +130,7 @@ func (g *groups) updates(old, new *Merged) []PodUpdate {
 	}
 	var out []PodUpdate
 	for _, group := range g.layers {
-		for _, op := range emission {
+		for _, op := range updateOrder {
 			if u := group.updates[op]; u != nil {
 				out = append(out, *u)
 			}
@@ -163,9 +163,10 @@ func opFor(old, new *pod.Spec) Op {
 	return ""
 }
 
-// different reports whether two specs of one key differ in their content, as in Diff, config
-// objects aside. Beyond UID and deletion fields, equal hashes mean equal content. Unequal
-// ones do not mean other content, because a hash covers more: then the fields decide.
+// different reports whether two specs of one key differ in their content as Diff defines it,
+// without their config objects. A hash covers neither UID nor deletion fields: different compares
+// these first. Then equal hashes mean equal content. With unequal hashes different compares the
+// fields, because a hash covers more than the content.
 func different(old, new *pod.Spec) bool {
 	a, b := old.Pod, new.Pod
 	switch {
@@ -195,7 +196,7 @@ func sameStatus(a, b *pod.Spec) bool {
 }
 
 // onlyPhase reports whether a status has only a phase, as for every pod that does not come
-// from an API server. Those are compared most often, and without reflection.
+// from an API server. Most statuses are of this kind, and sameStatus needs no reflection for them.
 func onlyPhase(s *v1.PodStatus) bool {
 	return s.ObservedGeneration == 0 && s.Message == "" && s.Reason == "" &&
 		s.NominatedNodeName == "" && s.HostIP == "" && s.PodIP == "" && s.QOSClass == "" && s.Resize == "" &&
@@ -205,13 +206,14 @@ func onlyPhase(s *v1.PodStatus) bool {
 			len(s.ResourceClaimStatuses)+len(s.NodeAllocatableResourceClaimStatuses) == 0
 }
 
-// sameAnnotations compares all annotations but those that the kubelet adds to
-// its own copy of a pod. The content hash is not one of them.
+// sameAnnotations compares all annotations except those that the kubelet adds to its own copy of a
+// pod. It compares AnnotationConfigHash.
 func sameAnnotations(a, b map[string]string) bool {
 	return covers(a, b) && covers(b, a)
 }
 
-// covers reports whether b has every annotation of a that counts, with the same value.
+// covers reports whether b has every annotation of a that sameAnnotations compares, with the same
+// value.
 func covers(a, b map[string]string) bool {
 	for k, v := range a {
 		switch k {

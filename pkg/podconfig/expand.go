@@ -33,8 +33,8 @@ func dueOf(e Expander) <-chan struct{} {
 }
 
 // Expanded yields the state that Once has read, with the pods of its workloads from e. Then it
-// yields a batch each time that e is due, also if no pod changes, until ctx is done. The first
-// batch has the SET of all pods. The Expander of Config must be nil. Call it once, after Once.
+// yields a batch each time that e is due, even if no pod changes, until ctx is done. The first
+// batch has the SET of all pods. Config.Expander must be nil. Call Expanded once, after Once.
 func (c *PodConfig) Expanded(ctx context.Context, e Expander) iter.Seq[Batch] {
 	return func(yield func(Batch) bool) {
 		f, _ := c.read.withExpander(e)
@@ -54,11 +54,11 @@ func (c *PodConfig) Expanded(ctx context.Context, e Expander) iter.Seq[Batch] {
 	}
 }
 
-// expand returns the fold after the pods of workloads were expanded again, the batch that leads
-// to, and whether the batch has any change.
+// expand asks the Expander for the pods of all workloads again. It returns the fold after that, its
+// batch, and whether the batch has any change.
 func (c *PodConfig) expand(f fold) (fold, Batch, bool) {
 	next := f
-	if f.merged.AllReady() { // as if every layer took a step
+	if f.merged.AllReady() { // as in step, for all layers together
 		next.before, next.kept = f.merged.Pods, sorted.List[*pod.Spec]{}
 	}
 	next, pods := next.remerge(nil, nil, changes{expand: true})
@@ -128,8 +128,8 @@ func (l Layer) expand(pods []*pod.Spec, claims []*pod.Object) Layer {
 }
 
 // changeTo returns the change of an expansion that leads to these items, which are sorted. The
-// workload that asks for an item counts as the item's file: if two workloads of a layer ask for
-// one name, the workload that has it keeps it.
+// workload that asks for an item takes the place of the item's file. So if two workloads of a layer
+// ask for one name, the workload that has it keeps it.
 func changeTo[T item](t table[T], now []T) change[T] {
 	before := make([]T, 0, t.definitions.Len())
 	for d := range t.definitions.All() {
@@ -140,7 +140,7 @@ func changeTo[T item](t table[T], now []T) change[T] {
 	for _, side := range trim(before, now) {
 		for _, v := range side {
 			c.ids = append(c.ids, identOf(v))
-			touched[documentOf(v)] = true
+			touched[askerOf(v)] = true
 		}
 	}
 	if len(c.ids) == 0 {
@@ -151,16 +151,16 @@ func changeTo[T item](t table[T], now []T) change[T] {
 		c.files[name] = nil
 	}
 	for _, v := range now {
-		if name := documentOf(v); touched[name] {
+		if name := askerOf(v); touched[name] {
 			c.files[name] = append(c.files[name], v)
 		}
 	}
 	return c
 }
 
-// documentOf names the workload that asks for an item: by the controller of a pod, wherever the
-// workload is defined, and by the place of the workload of a claim.
-func documentOf[T item](v T) string {
+// askerOf identifies the workload that asks for an item. For a pod this is the UID of its
+// controller, wherever the workload is defined. For a claim it is the place of its workload.
+func askerOf[T item](v T) string {
 	if s, is := any(v).(*pod.Spec); is {
 		if owner := metav1.GetControllerOfNoCopy(s.Pod); owner != nil {
 			return string(owner.UID)
@@ -170,8 +170,8 @@ func documentOf[T item](v T) string {
 	return o.Layer() + "\x00" + o.String()
 }
 
-// withoutExpanded returns the pods that none of these objects may have made: a workload that is
-// there asks for its pods itself, and a pod of a file would win over it.
+// withoutExpanded returns the pods that none of these workloads may have made. A workload that
+// exists asks for its pods itself, and a pod that its file keeps would win over them.
 func withoutExpanded(pods []*pod.Spec, objects []*pod.Object) []*pod.Spec {
 	return slices.DeleteFunc(slices.Clone(pods), func(s *pod.Spec) bool { return isExpandedFrom(s, objects) })
 }
@@ -187,15 +187,15 @@ func isExpandedFrom(s *pod.Spec, objects []*pod.Object) bool {
 // states returns the states of the layers. The pods of a layer include those of its workloads.
 func (f *fold) states() []LayerState {
 	states := make([]LayerState, 0, len(f.layers))
-	of := 0
+	owner := 0 // the layer whose workloads the next expansion has
 	for i := range f.layers {
 		l := &f.layers[i]
 		if !l.isExpansion() {
 			states = append(states, l.state)
 			continue
 		}
-		states[of].Pods += l.pods.winners.Len()
-		of++
+		states[owner].Pods += l.pods.winners.Len()
+		owner++
 	}
 	return states
 }

@@ -161,7 +161,7 @@ func expand(events []event, e *expansion, each func(old, next fold, b Batch)) {
 }
 
 // TestExpand_IncrementalIsFull: with an Expander, each step leads to the state of a merge from
-// scratch; the updates are those of Diff, and they replay to the state. Every pod that a workload
+// scratch. The updates are those of Diff, and they replay to the state. Every pod that a workload
 // asks for is in it, unless a source or another workload has a pod of its name. A step without a
 // change of the Expander yields nothing.
 //
@@ -273,7 +273,7 @@ func TestExpand_StatesAreImmutable(t *testing.T) {
 }
 
 // TestExpand_ReadingBringsThePodsOfItsWorkloads: a layer becomes ready in the batch that has the
-// pods of its workloads, and a workload that is removed takes its pods along.
+// pods of its workloads, and the removal of a workload removes its pods.
 func TestExpand_ReadingBringsThePodsOfItsWorkloads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -36,8 +36,8 @@ type Layer struct {
 
 // NewLayer returns a layer that is not ready yet. name is the name of its source. kept has
 // the pods that the previous agent stored, of this and other layers; their origins name the
-// files. It has two effects on the layer's first reading: a broken file keeps the pods that
-// came from it (I9), and if two files define a pod, the one that it came from owns it (F43).
+// files. It has two effects on the layer's first reading. A broken file keeps the pods that came
+// from it (I9). If two files define a pod, the file that the kept pod came from owns it (F43).
 func NewLayer(name string, kept []*pod.Spec) Layer {
 	kind, location, _ := strings.Cut(name, ":")
 	return Layer{
@@ -63,9 +63,9 @@ func (l Layer) Asked(now time.Time) Layer {
 // restored set. If two files have one pod, its owner is determined as in NewLayer (F43).
 //
 // The set may lack pods that ran, because the previous agent was killed before it wrote them
-// or a part of the set is damaged. So if the set has nothing of a file, and the file is broken
-// at the first reading, the file keeps its pods as in NewLayer, except those that another file
-// has. In any case it keeps the pods of r.Forbidden in this way.
+// or a part of the set is damaged. So a file that is broken at the first reading keeps its pods
+// as in NewLayer, if the set has nothing of the file. It does not keep pods that another file
+// has. The pods of r.Forbidden stay in this way even if the set has other pods of the file.
 func (l Layer) Restore(r Restored) Layer {
 	next := l.unchanged()
 	var files []pod.LastGoodSet
@@ -87,9 +87,9 @@ func (l Layer) Restore(r Restored) Layer {
 // Read returns the layer after a reading of its source, at now.
 //
 // A file with a problem keeps the last good version of each pod and object that it lacks
-// now. The pods and workloads of a removed file are removed, unless another file of the layer
-// has the pod or workload in a form that was rejected: then it was moved, and that file takes
-// over its last good version.
+// now. Read removes a pod or workload that no file of the layer defines any more, with one
+// exception. If a file has it in a form that was rejected, a user has moved it there: that file
+// takes over its last good version.
 //
 // Read finds the changes by comparing the readings; it does not rely on revisions.
 func (l Layer) Read(s source.Snapshot, now time.Time) Layer {
@@ -129,7 +129,7 @@ func (l Layer) Ended() Layer {
 	return l
 }
 
-// unchanged returns the layer one step on, with nothing changed.
+// unchanged returns the layer after a step that changes nothing.
 func (l Layer) unchanged() Layer {
 	l.steps++
 	l.changedPods, l.changedObjects, l.changedSets = nil, nil, nil
@@ -199,10 +199,10 @@ func byFile[T item](moved []definition[T]) map[string][]T {
 	return out
 }
 
-// successors returns the function for change.successor: a file takes over the pods and
-// workloads that it has in a form that was rejected, as long as its last good set stays within
-// the limit of a file. changedSets has the sets that the reading changed; add adds the item to
-// a meter and reports whether it fits.
+// successors returns the function for change.successor. A file takes over the pods and workloads
+// that it has in a form that was rejected. It does so while its last good set stays within the
+// limit of a file. changedSets has the sets that the reading changed; add adds the item to a meter
+// and reports whether it fits.
 func (l Layer) successors(changedSets map[string][]pod.LastGoodSet) func(id ident, add func(*source.Meter) bool) string {
 	named := filesWithRejected(l.fileProblems)
 	meters := make(map[string]*source.Meter)
@@ -268,7 +268,7 @@ func newKept(layer string, specs []*pod.Spec) kept {
 }
 
 // without returns k without the specs that the restored layer l makes superfluous: those of
-// files and pods that it has. The pods of forbidden workloads stay, because l lacks them.
+// files and pods that l has. The pods of forbidden workloads stay, because l lacks them.
 func (k kept) without(l Layer, forbidden []*pod.Object) kept {
 	byFile := make(map[string][]*pod.Spec)
 	for file, kept := range k.byFile {

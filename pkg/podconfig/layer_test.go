@@ -131,7 +131,7 @@ func TestLayerKeepsLastGood(t *testing.T) {
 	}
 }
 
-// A manifest that is broken when an agent starts keeps the pod that runs: an upgrade or
+// A manifest that is broken when an agent starts keeps the pod that runs. So an upgrade or
 // a reboot with a typo in a file stops no pod (I2, I9).
 //
 // Shows: I9

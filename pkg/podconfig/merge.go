@@ -18,8 +18,8 @@ func Merge(layers []Layer) *Merged {
 	return newFold(layers, nil, nil).merged
 }
 
-// fold is a merged state with its intermediate results. With them, the cost of merging the
-// next change of one layer is proportional to that change. It is immutable.
+// fold is a merged state with its intermediate results. Thanks to these, the cost of merging the
+// next change of one layer is proportional to that change. A fold is immutable.
 type fold struct {
 	// layers are those of the sources. With an expander, as many follow in the same order: each
 	// holds the pods and claims of the workloads of one layer.
@@ -33,14 +33,14 @@ type fold struct {
 	winners sorted.List[*pod.Spec] // for each pod the version that wins, before cycles and bindings
 	ordered sorted.List[*pod.Spec] // those of winners that depend on other pods
 	cycles  cycles
-	// before has the versions that pods on a cycle keep: those that the previous agent stored.
-	// When a layer that is ready takes another step, it becomes the merged pods before that
-	// step.
+	// before has the versions that pods on a cycle keep. At first these are the versions that the
+	// previous agent stored. When a layer that is ready takes another step, before becomes the
+	// merged pods before that step.
 	before sorted.List[*pod.Spec]
 
 	bindings bindings
 	// kept has the versions that the previous agent stored. An unbound pod without a merged
-	// version gets its version of kept. It becomes empty when a layer that is ready takes
+	// version gets its version of kept. kept becomes empty when a layer that is ready takes
 	// another step.
 	kept sorted.List[*pod.Spec]
 }
@@ -81,7 +81,7 @@ func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 		f.before, f.kept = f.merged.Pods, sorted.List[*pod.Spec]{}
 	}
 	return f.remerge(pods, objects, changes{
-		problems: !same(old.problems, l.problems), skipped: !same(old.skipped, l.skipped), retryUnbound: !old.state.answeredAs(l.state),
+		problems: !same(old.problems, l.problems), skipped: !same(old.skipped, l.skipped), retryUnbound: !old.state.sameAnswer(l.state),
 	})
 }
 

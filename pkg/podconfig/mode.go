@@ -12,11 +12,11 @@ const (
 	// Incremental sends the updates of Diff. It is the only mode of today's kubelet
 	// (C-1.3.4).
 	Incremental Mode = iota
-	// Snapshot sends one SET with the merged state of all layers whenever a pod was
-	// added, updated, deleted or removed, and when a layer becomes ready (C-1.3.2).
+	// Snapshot sends one SET with the merged state of all layers whenever a pod was added,
+	// updated, deleted or removed. It also sends one when a layer becomes ready (C-1.3.2).
 	Snapshot
-	// SnapshotAndUpdates sends one SET with the merged state when a pod was added or
-	// removed and when a layer becomes ready; then every UPDATE; then every DELETE
+	// SnapshotAndUpdates sends one SET with the merged state when a pod was added or removed,
+	// and when a layer becomes ready. After the SET it sends every UPDATE, then every DELETE
 	// (C-1.3.3).
 	SnapshotAndUpdates
 )

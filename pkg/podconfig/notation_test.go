@@ -24,9 +24,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// podOf parses one pod in the notation of the contract's appendix A: "A1" is the pod
-// named a with UID a in version 1, "A1s2" the same with status 2, "A1'" the same being
-// deleted with a grace period of 30 seconds, "A1'5" with 5 seconds.
+// podOf parses one pod in the notation of the contract's appendix A. "A1" is the pod named a
+// with UID a in version 1; "A1s2" is the same with status 2. "A1'" is the same while it is
+// deleted with a grace period of 30 seconds; "A1'5" has one of 5 seconds.
 func podOf(text string) *pod.Spec {
 	text, grace, deleting := strings.Cut(text, "'")
 	text, status, _ := strings.Cut(text, "s")

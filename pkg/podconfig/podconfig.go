@@ -14,32 +14,32 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// AllSources is the Source of a SET that covers every layer (C-1.1.8): the answer to Sync, or the SET
-// after a change of the pods of workloads.
+// AllSources is the Source of a SET that covers every layer (C-1.1.8). Such a SET answers Sync, or
+// follows a change of the pods of workloads.
 const AllSources = "*"
 
 // Config says which layers there are.
 type Config struct {
-	// Sources are the layers, the first one wins.
+	// Sources are the layers in their order: the first one that defines a pod wins.
 	Sources []source.Source
 	// Mode says which updates describe a change.
 	Mode Mode
 	// Kept has the specs in the pod records of the previous agent. A file that is broken at
-	// the first reading keeps its pods of Kept, and Kept decides which of two files owns a
-	// pod (see NewLayer). Pods on a cycle and pods that lack an object keep their version of
-	// Kept, too. It must not change after New.
+	// the first reading keeps its pods of Kept. If two files define a pod, Kept decides which
+	// one owns it (see NewLayer). Pods on a cycle and pods that lack an object keep their
+	// version of Kept, too. It must not change after New.
 	Kept []*pod.Spec
 	// Restored has the last good sets that the previous agent stored, by the layer's name.
-	// A layer uses its set until it is ready (C-1.3.8). Kept still decides who owns a pod
-	// that two files define, and still has the pods of a broken file that the set lacks
-	// (see Layer.Restore). Sets of other layers are ignored. It must not change after New.
+	// A layer uses its set until it is ready (C-1.3.8). Kept still decides which of two files
+	// owns a pod. If the set lacks the pods of a broken file, they come from Kept (see
+	// Layer.Restore). Sets of other layers have no effect. It must not change after New.
 	Restored map[string]Restored
 	// Visible is nil if each kind of source sees only its own pods and config objects.
 	Visible Visible
 	// Expander returns the pods of workloads; nil: workloads are objects, and have no pods. Its
-	// pods and claims count as more layers, after all others: one for the workloads of each
-	// layer, in the order of the layers. A pod or object of a source wins over one of the same
-	// key that a workload asks for.
+	// pods and claims form more layers, after all others: one for the workloads of each layer,
+	// in the order of the layers. So a pod or object of a source wins over one of the same key
+	// that a workload asks for.
 	Expander Expander
 	// Log gets one debug line for each reading; nil discards them. Problems and errors are in the
 	// batches.
@@ -95,23 +95,25 @@ type message struct {
 }
 
 // Batches reads all sources concurrently and yields one Batch for every reading that
-// changed anything: pods, config objects, problems, conflicts, skipped entries, whether
-// a layer is ready, can be read or has ended. While a batch is being handled, the
-// next readings wait; none is lost or merged with another (C-1.1.3, C-1.1.4).
+// changed anything. A change can be in pods, config objects, problems, conflicts and skipped
+// entries. It can also be that a layer becomes ready, can or cannot be read, or has ended. While
+// the caller handles a batch, the next readings wait. Batches loses none of them, and merges none
+// with another (C-1.1.3, C-1.1.4).
 //
 // Before any reading it yields one Batch for each layer with a Restored set, in layer order.
-// Its RESTORE has those of the layer's pods that no earlier layer has, and may be empty. If
-// restored pods of an earlier layer are on a cycle with them, or get objects of this layer,
-// updates of these pods come before the RESTORE. In the other modes a SET replaces a RESTORE
-// that has pods.
+// Its RESTORE has those of the layer's pods that no earlier layer has, and may be empty. Restored
+// pods of an earlier layer can be on a cycle with them, or get objects of this layer. Then updates
+// of these earlier pods come before the RESTORE. In the modes other than Incremental a SET replaces
+// a RESTORE that has pods.
 //
 // The sequence ends when ctx is done, when the caller leaves the loop, or when every
 // source has ended; no goroutine outlives it. It may be ranged over once, and not
 // together with Once: sources are read once.
 //
-// With an Expander, the pods of workloads are in the batch of the reading that brings or changes
-// the workloads. When the Expander is due, and that changes anything, a batch of its own has the
-// layer AllSources. The sequence then goes on after every source has ended, unless Due is nil.
+// With an Expander, the batch of a reading that adds or changes workloads has their pods, too. When
+// the Expander is due, and the merged state then differs, Batches yields another batch, with the
+// layer AllSources. With an Expander whose Due is not nil, the sequence continues after every source has
+// ended.
 func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 	return func(yield func(Batch) bool) {
 		ctx, stop := context.WithCancel(ctx)
@@ -122,7 +124,7 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 		for i, s := range c.sources {
 			readers.Go(func() { c.follow(ctx, i, s, messages) })
 		}
-		f, _ := newFold(c.asked(time.Now()), c.kept, c.visible).withExpander(c.expander)
+		f, _ := newFold(c.waitingLayers(time.Now()), c.kept, c.visible).withExpander(c.expander)
 		due := dueOf(c.expander)
 		for i, l := range f.layers {
 			r, known := c.restored[l.state.Name]
@@ -135,7 +137,7 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 				return
 			}
 		}
-		for live := len(c.sources); ctx.Err() == nil; {
+		for running := len(c.sources); ctx.Err() == nil; {
 			select { // answer a Sync before the next message
 			case <-c.sync:
 				if !yield(syncBatch(f.merged)) {
@@ -144,7 +146,7 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 				continue
 			default:
 			}
-			if live == 0 && due == nil {
+			if running == 0 && due == nil {
 				return
 			}
 			select {
@@ -161,7 +163,7 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 				}
 			case m := <-messages:
 				if m.ended {
-					live--
+					running--
 				}
 				var b Batch
 				var changed bool
@@ -184,13 +186,13 @@ func (c *PodConfig) Sync() {
 	}
 }
 
-// Once reads every source once, and returns the merged state of all layers. If a source
-// ends, or ctx is done, before the source has answered, its layer is not ready: its Error
-// says so, and it uses its Restored set if there is one. Once may be called once, and not
-// together with Batches. With an Expander, the state has the pods of workloads.
+// Once reads every source once, and returns the merged state of all layers. A source may end, or
+// ctx may be done, before the source has answered. Then its layer is not ready, has an Error, and
+// uses its Restored set if there is one. Once may be called once, and not together with Batches.
+// With an Expander, the state has the pods of workloads.
 func (c *PodConfig) Once(ctx context.Context) *Merged {
 	start := time.Now()
-	f := newFold(c.asked(start), c.kept, c.visible)
+	f := newFold(c.waitingLayers(start), c.kept, c.visible)
 	for i, l := range f.layers {
 		if r, known := c.restored[l.state.Name]; known {
 			f, _ = f.step(i, l.Restore(r))
@@ -203,7 +205,7 @@ func (c *PodConfig) Once(ctx context.Context) *Merged {
 			m, ok := firstMessage(ctx, i, s)
 			at := time.Now()
 			if !ok || ctx.Err() != nil && errors.Is(m.err, ctx.Err()) {
-				at = start // the layer has failed since then
+				at = start // the layer has been without an answer since then
 				m.err = errors.New("source ended without an answer")
 				if ctx.Err() != nil {
 					m.err = fmt.Errorf("no answer: %w", context.Cause(ctx))
@@ -264,8 +266,8 @@ func (c *PodConfig) receive(l Layer, m message, now time.Time) Layer {
 	return l
 }
 
-// asked returns the layers as they are when the wait for their sources begins, at now.
-func (c *PodConfig) asked(now time.Time) []Layer {
+// waitingLayers returns the layers at now, when the wait for their sources begins.
+func (c *PodConfig) waitingLayers(now time.Time) []Layer {
 	layers := slices.Clone(c.layers)
 	for i, l := range layers {
 		layers[i] = l.Asked(now)
@@ -301,7 +303,7 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 	return next, b
 }
 
-// take returns the fold after one message, the batch it leads to, and whether the batch
+// take returns the fold after one message, the batch of that message, and whether the batch
 // has any change.
 func (c *PodConfig) take(f fold, m message, now time.Time) (fold, Batch, bool) {
 	old := f.layers[m.layer]

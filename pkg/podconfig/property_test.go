@@ -28,8 +28,8 @@ type event struct {
 
 var layerNames = []string{one, two, web}
 
-// drawEvents draws the readings of three layers, and the sets that some of them are restored
-// from: the end of another sequence, with some parts lost.
+// drawEvents draws the readings of three layers, and the sets from which some of them are restored.
+// Such a set is the end of another sequence, without some parts.
 func drawEvents(t *rapid.T) []event {
 	var out []event
 	if rapid.Bool().Draw(t, "restored") {

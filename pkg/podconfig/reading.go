@@ -134,8 +134,8 @@ func (r *layerChange) patchProblems(before sorted.List[fileProblems]) (after sor
 	return after, all
 }
 
-// filesWithRejected returns a function that names, for a pod or a workload, the first file in
-// byte order that has it in a form that was rejected; "" for none.
+// filesWithRejected returns a function for pods and workloads. It returns the first file in byte
+// order that has one in a form that was rejected; "" for none.
 func filesWithRejected(problems sorted.List[fileProblems]) func(ident) string {
 	var files map[ident]string // made on the first call
 	note := func(id ident, file string) {
@@ -174,8 +174,7 @@ func healthy(f *source.File) bool {
 // its pointer.
 //
 // If the result exceeds the limit of a file, lastGoodAfter returns before and false. Without this
-// limit, a broken file that has other pods at each reading would make the set grow without
-// end.
+// limit, a broken file that has other pods at each reading would make the set grow without limit.
 func lastGoodAfter(before pod.LastGoodSet, f *source.File) (after pod.LastGoodSet, fits bool) {
 	after = pod.LastGoodSet{File: f.File, Pods: share(before.Pods, f.Pods), Objects: share(before.Objects, f.Objects)}
 	if healthy(f) {
@@ -228,7 +227,7 @@ func keepImmutable(before pod.LastGoodSet, f *source.File) *source.File {
 	out := f
 	var at map[ident]int // indexes in f.Objects, the first of each ident; made for the first immutable object
 	for _, o := range before.Objects {
-		if !o.Immutable() || o.Origin.FromAPI() { // the API server enforces it itself
+		if !o.Immutable() || o.Origin.FromAPI() { // an API server enforces immutability itself
 			continue
 		}
 		if at == nil {

@@ -1,14 +1,14 @@
 // Package podconfig merges layers into one set of desired pods and yields the changes
 // as PodUpdates in the kubelet's order.
 //
-// A layer is one source with podconfig's state of it: the last good version of each pod and file,
-// whether the source can be read, and which file owns a pod that several files define. Where two
-// layers define a pod, the earlier one wins. Results are immutable: each merged state is a new
-// value that shares the unchanged Specs with the one before.
+// A layer is one source with podconfig's state of it. The state has the last good version of each
+// pod and file, and whether the source can be read. If several files define a pod, it has which one
+// owns the pod. Where two layers define a pod, the earlier one wins. Results are immutable: each
+// merged state is a new value that shares the unchanged Specs with the one before.
 //
 // Numbers such as C-1.2.10, I9 and F43 are entries of docs/contract.md.
 //
-// The one rule: it never removes a pod because a source has not answered.
+// The one rule: podconfig never removes a pod because a source has not answered.
 package podconfig
 
 import (
@@ -44,9 +44,9 @@ type PodUpdate struct {
 	Old []*pod.Spec
 }
 
-// Batch is the effect of one reading of one source, or of a change of the pods of workloads: the
-// updates and the merged state after them. The updates are ordered by layer, and within a layer as
-// in the kubelet (C-1.2.10). A batch without updates reports other changes, such as problems,
+// Batch is the effect of one reading of one source, or of a change of the pods of workloads. It has
+// the updates, and the merged state after them. The updates are ordered by layer, and within a layer
+// as in the kubelet (C-1.2.10). A batch without updates reports other changes, such as problems,
 // conflicts or a source that cannot be read.
 type Batch struct {
 	Updates []PodUpdate
@@ -54,7 +54,7 @@ type Batch struct {
 	// Layer is the layer that was read. It is AllSources for a change of the pods of workloads,
 	// and "" for an answer to Sync.
 	Layer string
-	// ChangedSets has the new last good set of each file of the layer whose set changed; an
+	// ChangedSets has the new last good sets of the files of the layer whose set changed. An
 	// empty set means that the file has none any more. A reader that applies the
 	// ChangedSets of every batch has the last good sets of all layers. A RESTORE batch has
 	// the restored sets.
@@ -67,16 +67,15 @@ type Batch struct {
 type Restored struct {
 	Files []pod.LastGoodSet // in byte order of File
 	At    time.Time         // when the layer was last read without an error
-	// Forbidden are the workloads that the previous agent stored and that are not in Files,
-	// because a policy forbids them now. Like forbidden pods, their pods stay until their file has
-	// no problem.
+	// Forbidden has the stored workloads that a policy forbids now. They are not in Files. Their
+	// pods stay until their file has no problem, as forbidden pods do.
 	Forbidden []*pod.Object
 }
 
 // Merged is the merged state of all layers. It is immutable, and shares its unchanged
 // parts with the state before it.
 type Merged struct {
-	Pods      sorted.List[*pod.Spec]   // winners, sorted by key, bound to the config objects they name
+	Pods      sorted.List[*pod.Spec]   // winners, sorted by key, bound to the config objects that they name
 	Objects   sorted.List[*pod.Object] // config objects, first layer wins, sorted by kind and key
 	Layers    []LayerState             // in layer order
 	Conflicts []Conflict               // sorted by key
@@ -91,7 +90,7 @@ type LayerState struct {
 	Location string
 	Ready    bool // has yielded a complete set at least once
 	Ended    bool // the source delivers nothing more; its last set stays
-	Pods     int  // how many pods the layer has before the merge, last good versions and those of workloads included
+	Pods     int  // how many pods the layer has before the merge, with last good versions and pods of workloads
 	// Error is why the last reading failed; "" if it succeeded.
 	Error string
 	// Since is when Error began. Before the source has answered, it is when the wait for

@@ -18,7 +18,7 @@ func deployment(layer, file, name, content string) *pod.Object {
 }
 
 // TestLayer_RejectedWorkload_KeepsItsLastGoodVersion: a workload that a file has in a form that
-// was rejected keeps its last good version, also where the file that had it is gone.
+// was rejected keeps its last good version. It does so even after its earlier file is removed.
 //
 // Shows: I9
 func TestLayer_RejectedWorkload_KeepsItsLastGoodVersion(t *testing.T) {
