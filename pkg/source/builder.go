@@ -16,7 +16,7 @@ import (
 // It belongs to one goroutine. The zero Builder is ready to use.
 type Builder struct {
 	files          sorted.List[File]
-	edits          map[string]*File // since files was made; nil is a file taken out
+	edits          map[string]*File // the changes that files does not have yet; nil is a removed file
 	lastGood       map[string][]*pod.Spec
 	objects        map[string][]*pod.Object
 	notices        map[string][]pod.Problem
@@ -28,12 +28,12 @@ type Builder struct {
 	rev            uint64
 }
 
-// Put makes f the reading of f.File; notices are the parts that f's parser skipped on purpose. A
-// pod or object whose content and origin are those of the last good reading becomes that reading's
-// pointer. Put reports whether the reading differs from the one before; one that does not costs a
-// comparison.
+// Put makes f the reading of f.File; notices are the parts that f's parser skipped on purpose. If a
+// pod or object has the content and origin that it has in the last good reading, Put uses the
+// pointer of that reading. Put reports whether the reading differs from the one before. A reading
+// that does not differ costs only a comparison.
 func (b *Builder) Put(f File, notices []pod.Problem) bool {
-	b.make()
+	b.prepare()
 	was, found := b.find(f.File)
 	sameNotices := slices.Equal(b.notices[f.File], notices)
 	if found && sameNotices && sameFile(&was, &f) {
@@ -52,13 +52,13 @@ func (b *Builder) Put(f File, notices []pod.Problem) bool {
 	if !sameNotices {
 		b.setNotices(f.File, notices)
 	}
-	edited := f // f itself stays off the heap, for all the readings that change nothing
+	edited := f // a copy, so that f is not on the heap in readings that change nothing
 	b.edits[f.File] = &edited
 	b.dirty = true
 	return true
 }
 
-// Remove takes file and its pods out of the set.
+// Remove removes file and its pods from the set.
 func (b *Builder) Remove(file string) {
 	was, found := b.find(file)
 	if !found {
@@ -138,11 +138,11 @@ func (b *Builder) Files() []string {
 // Dirty reports whether anything differs from the last Snapshot.
 func (b *Builder) Dirty() bool { return b.dirty }
 
-// Snapshot returns the complete set as the next revision. Changed names every key whose
-// pods in Files differ from the snapshot before, and every key that a broken file kept
-// and no longer keeps.
+// Snapshot returns the complete set as the next revision. Changed has every key whose pods in Files
+// differ from the snapshot before. It also has every key that a broken file kept and no longer
+// keeps.
 func (b *Builder) Snapshot() Snapshot {
-	b.make()
+	b.prepare()
 	b.settle()
 	if b.rebuildSkipped {
 		b.allSkipped = slices.Clip(b.skipped)
@@ -159,11 +159,11 @@ func (b *Builder) Snapshot() Snapshot {
 		Skipped:  b.allSkipped,
 	}
 	b.dirty = false
-	b.changed = map[pod.Key]struct{}{} // a map that was once large stays slow to clear
+	b.changed = map[pod.Key]struct{}{} // not clear: it is slow for a map that was once large
 	return s
 }
 
-func (b *Builder) make() {
+func (b *Builder) prepare() {
 	if b.lastGood == nil {
 		b.edits = map[string]*File{}
 		b.lastGood = map[string][]*pod.Spec{}
@@ -173,7 +173,7 @@ func (b *Builder) make() {
 	}
 }
 
-// settle puts the edits into the list.
+// settle applies the edits to the list of files.
 func (b *Builder) settle() {
 	if len(b.edits) == 0 {
 		return
@@ -205,15 +205,15 @@ func (b *Builder) setNotices(file string, notices []pod.Problem) {
 }
 
 // note marks the keys whose specs differ between two readings of one file.
-func (b *Builder) note(was, is []*pod.Spec) {
-	if slices.Equal(was, is) {
+func (b *Builder) note(was, now []*pod.Spec) {
+	if slices.Equal(was, now) {
 		return
 	}
-	count := make(map[*pod.Spec]int, len(was)+len(is))
+	count := make(map[*pod.Spec]int, len(was)+len(now))
 	for _, p := range was {
 		count[p]++
 	}
-	for _, p := range is {
+	for _, p := range now {
 		count[p]--
 	}
 	for p, n := range count {
@@ -223,9 +223,9 @@ func (b *Builder) note(was, is []*pod.Spec) {
 	}
 }
 
-// lastGoodPods returns the last good pods after the reading f; before holds those until
-// then. They are the pods of f and, while f has any problem, all others of before. Where
-// that exceeds the limit of a file, it returns only before, as podconfig does.
+// lastGoodPods returns the last good pods after the reading f; before has the last good pods
+// until then. The result has the pods of f and, while f has any problem, the other pods of
+// before. If that exceeds the limit of a file, it is before, as in podconfig.
 func lastGoodPods(before []*pod.Spec, f File) []*pod.Spec {
 	if len(before) == 0 || (!f.Incomplete && len(f.Problems)+len(f.Broken)+len(f.BrokenObjects) == 0) {
 		return f.Pods
@@ -274,7 +274,7 @@ func shareObjects(old, objects []*pod.Object) []*pod.Object {
 	}
 	of := func(o *pod.Object) reading { return reading{o.Hash, o.Kind, o.Key, o.Origin} }
 	known := make(map[reading]*pod.Object, len(old))
-	for _, was := range slices.Backward(old) { // of equals the first one counts
+	for _, was := range slices.Backward(old) { // of several equal objects the first one counts
 		if was.Hash != "" {
 			known[of(was)] = was
 		}
@@ -294,7 +294,7 @@ func sameFile(a, b *File) bool {
 }
 
 // samePod reports whether two readings of a pod are the same. The hash covers the author's fields;
-// the version covers the additions of an API server.
+// the resource version covers the fields that an API server adds.
 func samePod(a, b *pod.Spec) bool {
 	if a == b {
 		return true

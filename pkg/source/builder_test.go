@@ -165,8 +165,8 @@ func TestBuilderSharesObjects(t *testing.T) {
 	}
 }
 
-// TestWorsens_WorkloadIsMissing_IsWorse: a source may wait before a file without a workload that
-// it had takes effect, as for a pod; a config object may go at once.
+// TestWorsens_WorkloadIsMissing_IsWorse: a file that lacks a workload is worse than its previous
+// reading, as one that lacks a pod is. One that lacks a config object is not.
 func TestWorsens_WorkloadIsMissing_IsWorse(t *testing.T) {
 	t.Parallel()
 	object := func(kind, name string) *pod.Object {

@@ -6,23 +6,23 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The limits of the last good set of a file with a problem: several times the content
-// of the largest manifest, of 10 MiB. Each reading can add names to the set and removes
-// none, so without a limit a source that never sends a complete document fills the
-// memory. On the disk it is smaller than the limit of a last good set, even where JSON
-// has to escape everything.
+// The limits of the last good set of a file with a problem. They are several times the
+// content of the largest manifest, which has 10 MiB. Each reading can add names to the set
+// and removes none. So without limits a source that never sends a complete document would
+// fill the memory. On the disk a set within these limits stays below the limit of a stored
+// set, even if JSON has to escape every character.
 const (
 	maxLastGood       = 50_000   // pods and objects
-	maxLastGoodWeight = 32 << 20 // of them together
-	// fieldWeight is the weight of a part without text: the field's name, a number, a
-	// pointer.
+	maxLastGoodWeight = 32 << 20 // of all of them together
+	// fieldWeight is the weight of each field or element beside its text: its name, a
+	// number, a pointer.
 	fieldWeight = 16
 )
 
 // Meter measures the last good set of one file. The zero value is empty.
 type Meter struct{ items, weight int }
 
-// Pods adds pods, and reports whether all that was added is within the limits.
+// Pods adds pods, and reports whether the whole set is within the limits.
 func (m *Meter) Pods(pods ...*pod.Spec) bool {
 	for _, p := range pods {
 		if !m.add(p.Pod) {
@@ -32,8 +32,7 @@ func (m *Meter) Pods(pods ...*pod.Spec) bool {
 	return true
 }
 
-// Objects adds config objects, and reports whether all that was added is within the
-// limits.
+// Objects adds config objects, and reports whether the whole set is within the limits.
 func (m *Meter) Objects(objects ...*pod.Object) bool {
 	for _, o := range objects {
 		if !m.add(o.Object) {

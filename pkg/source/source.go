@@ -1,8 +1,7 @@
 // Package source defines sources. A source reads desired pods from one place and yields
-// complete readings; it keeps no last good versions and makes no decisions. Only
-// podconfig keeps last good versions.
+// complete readings. It decides nothing, and keeps no last good versions: podconfig does.
 //
-// Each source is in its own package below this one, and passes sourcetest.
+// Each source is in its own package below this one, and passes the tests of sourcetest.
 //
 // The one rule: a source yields the complete set or an error.
 package source
@@ -23,10 +22,10 @@ type Source interface {
 	Name() string
 	// Sets yields the complete set at once, then the complete new set after every
 	// change. An error means that the source could not be read: the last good set stays
-	// in use. The sequence continues and yields again when the source can be read or
-	// the reason changed. The sequence ends when ctx is done, when the caller leaves
-	// the loop, or when nothing can ever change again (standard input); its last set
-	// then stays in use. Sets is called once.
+	// in use. The sequence continues, and yields again when the source can be read or
+	// the reason changes. It ends when ctx is done or the caller leaves the loop. It also
+	// ends when nothing can change any more, as with standard input; the last set then
+	// stays in use. The caller calls Sets once.
 	Sets(ctx context.Context) iter.Seq2[Snapshot, error]
 }
 
@@ -35,14 +34,14 @@ type Source interface {
 type Snapshot struct {
 	// Revision rises by one with every snapshot of a source, from 1.
 	Revision uint64
-	// Changed holds the keys whose pods differ from the snapshot before
-	// (added, changed, removed); in a first snapshot, every key.
+	// Changed has the keys of the pods that were added, changed or removed since the
+	// snapshot before; in a first snapshot, every key.
 	Changed []pod.Key
-	// Files is the reading, one entry per file (URL, document stream, etcd
-	// key), in byte order of File, each File once (see FilesOf). A snapshot
-	// shares the list with the one before, but for the files that changed.
+	// Files is the reading: one entry for each file, URL, document stream or etcd key, in
+	// byte order of File (see FilesOf). A snapshot shares the list with the one before,
+	// except for the files that changed.
 	Files sorted.List[File]
-	// Skipped lists the parts that were skipped on purpose, each with its reason.
+	// Skipped lists the parts that the source skipped on purpose, each with its reason.
 	Skipped []pod.Problem
 }
 
@@ -57,10 +56,10 @@ type File struct {
 	// Incomplete says that the file could not be read or decoded completely. Pods and
 	// Objects have the readable part.
 	Incomplete bool
-	// Broken names pods that the file holds but that are rejected.
+	// Broken names the pods that the file has in a form that was rejected.
 	Broken []pod.Key
-	// BrokenObjects names workloads that the file holds but that are rejected. The Kind is
-	// empty where it is not known.
+	// BrokenObjects names the workloads that the file has in a form that was rejected. The
+	// Kind is empty where it is not known.
 	BrokenObjects []pod.ObjectKey
 }
 

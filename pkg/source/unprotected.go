@@ -6,12 +6,12 @@ import (
 	"net/url"
 )
 
-// ErrUnprotected says that a source is rejected because others on the network can read and change
-// its content.
+// ErrUnprotected says that a source is rejected because other hosts on the network can read and
+// change its content.
 var ErrUnprotected = errors.New("http to another host is neither encrypted nor authenticated")
 
-// Unprotected reports whether others on the network can read and change the content of u: it is not
-// https, and its host is not this one.
+// Unprotected reports whether other hosts on the network can read and change the content of u. They
+// can if u is not https, and its host is not this one.
 func Unprotected(u *url.URL) bool {
 	host := u.Hostname()
 	return u.Scheme != "https" && host != "localhost" && !net.ParseIP(host).IsLoopback()
