@@ -2,8 +2,8 @@ package file
 
 import "time"
 
-// Hold sets how long a file must be away, and how long a bad reading must last, before
-// it is accepted; for tests that must not depend on their own speed.
+// Hold sets how long a file must be missing, and how long a bad reading must last, before the
+// source accepts that. It is for tests that must not depend on their own speed.
 func (s *Source) Hold(vanishing, badNews time.Duration) *Source {
 	s.vanishing, s.badNews = vanishing, badNews
 	return s

@@ -1,16 +1,16 @@
-// Package file reads manifests from a file or a directory and follows every change by
-// inotify, with a slow rescan as a fallback.
+// Package file reads manifests from a file or a directory. It finds changes by inotify, and
+// by a rescan every CheckFrequency.
 //
-// It yields one source.File per manifest. A file that is open for writing keeps its
-// previous reading; one that cannot be read is a problem of that file; a directory that
+// It yields one source.File for each manifest. A file that is open for writing keeps its
+// previous reading. A file that cannot be read is a problem of that file. A directory that
 // cannot be read is an error.
 //
 // The one rule: it never reports a file as missing unless it looked and found nothing.
 //
-// Everything here belongs to the goroutine that ranges over Sets; only the watcher has
-// its own goroutines, which end before Sets returns. Channels: the watcher's pump sends
-// events (capacity 0), the ranging goroutine receives them. While it does not, the
-// kernel queues events, and reports an overflow.
+// All state belongs to the goroutine that ranges over Sets. Only the watcher has
+// goroutines of its own, which end before Sets returns. Its pump sends events on a channel
+// of capacity 0, and the ranging goroutine receives them. While that goroutine does not
+// receive, the kernel queues events, and reports an overflow.
 package file
 
 import (
@@ -27,25 +27,25 @@ import (
 const SizeLimit = 10 << 20
 
 const (
-	// linger is how long a first event waits for related ones: a rename is two events,
-	// an editor's save up to nine.
+	// linger is how long the source collects events after the first one: a rename is two
+	// events, an editor's save up to nine.
 	linger = 300 * time.Microsecond
-	// Rounds between rescans: burst at once, then one every spacing.
+	// The limits on rounds between rescans: burst at once, then one every spacing.
 	burst   = 3
 	spacing = 100 * time.Millisecond
 	// vanishHold is how long a file must be away before it counts as removed:
 	// editors move a file aside before they write the new one.
 	vanishHold = 100 * time.Millisecond
-	// badNewsHold is how long a file must be unchanged before a reading that is broken
-	// or loses pods is accepted.
-	badNewsHold = 50 * time.Millisecond
+	// worseHold is how long a file must be unchanged before the source accepts a reading
+	// that is broken or loses pods.
+	worseHold = 50 * time.Millisecond
 	// writerHold is how long a file that a process has open for writing must be
-	// unchanged before it is read.
+	// unchanged before the source reads it.
 	writerHold = time.Second
 	// pollInterval replaces CheckFrequency while changes cannot be watched and while
 	// the source cannot be read.
 	pollInterval = 2 * time.Second
-	// firstWait bounds how long the first set waits for files being written.
+	// firstWait limits how long the first set waits for files that are being written.
 	firstWait = 1200 * time.Millisecond
 )
 
@@ -58,7 +58,7 @@ type Config struct {
 	// CheckFrequency is the time between rescans, which find changes without inotify
 	// events: behind symbolic links, on network file systems. Zero is 20 s (C-1.6.1).
 	CheckFrequency time.Duration
-	// Permissions says how to treat manifests that others could have written; zero
+	// Permissions says how to treat manifests that other users could have written; zero
 	// refuses them.
 	Permissions Permissions
 	// Owners are the users besides root that may own manifests: the caller and, under
@@ -67,8 +67,8 @@ type Config struct {
 	// Parse decodes one manifest; the second result lists the parts that it skipped on purpose. One
 	// goroutine at a time calls it.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
-	// Log receives when changes cannot be watched, and when they can again; nil
-	// discards it.
+	// Log receives scans, at debug, and messages about failed watches and lost events; nil
+	// discards them.
 	Log *slog.Logger
 }
 
@@ -80,7 +80,7 @@ type Source struct {
 	writerOf   func(f *opened) writer
 	poll       time.Duration // pollInterval
 	vanishing  time.Duration // vanishHold
-	badNews    time.Duration // badNewsHold
+	badNews    time.Duration // worseHold
 	leftOpen   time.Duration // writerHold
 }
 
@@ -96,7 +96,7 @@ func New(cfg Config) *Source {
 	}
 	return &Source{
 		cfg: cfg, newWatcher: newFSWatcher, mountOf: func(st *state) uint64 { return st.mount }, writerOf: writerOf,
-		poll: pollInterval, vanishing: vanishHold, badNews: badNewsHold, leftOpen: writerHold,
+		poll: pollInterval, vanishing: vanishHold, badNews: worseHold, leftOpen: writerHold,
 	}
 }
 
@@ -134,13 +134,13 @@ func (l *look) emit(yield func(source.Snapshot, error) bool) bool {
 	return yield(l.set.Snapshot(), nil)
 }
 
-// round does the work that is due: a full look, or a check of the files in events and of the files
-// to check again.
+// round does the work that is due: a full look, or a check of some files. These are the files that
+// events named, and those whose check was postponed.
 func (l *look) round() {
 	now := time.Now()
 	l.fresh = l.fresh[:0]
 	full := !now.Before(l.nextFull)
-	if !full && l.wants(now) && l.budget.take(now) {
+	if !full && l.hasWork(now) && l.budget.take(now) {
 		if full = l.wantFull || l.err != nil; !full {
 			l.checkDirty()
 			l.checkPending()
@@ -155,13 +155,13 @@ func (l *look) round() {
 	}
 }
 
-// wants reports whether there is a reason to look at now.
-func (l *look) wants(now time.Time) bool {
-	ripe, some := l.ripe()
-	return l.wantFull || len(l.dirty) > 0 || (some && !ripe.After(now) && l.err == nil && !l.withheld)
+// hasWork reports whether at now there is a reason for a round.
+func (l *look) hasWork(now time.Time) bool {
+	next, some := l.nextCheck()
+	return l.wantFull || len(l.dirty) > 0 || (some && !next.After(now) && l.err == nil && !l.withheld)
 }
 
-// wait returns when something is due, an event came, or ctx is done.
+// wait returns when a round is due, when an event has come, or when ctx is done.
 func (l *look) wait() {
 	for {
 		timer := time.NewTimer(time.Until(l.nextDue()))
@@ -184,8 +184,8 @@ func (l *look) wait() {
 	}
 }
 
-// gather takes e and the events that follow within linger; it reports whether there is
-// anything to look at now.
+// gather handles e and the events that follow within linger. It reports whether a round is
+// due now.
 func (l *look) gather(e event, events <-chan event) bool {
 	l.handle(e)
 	timer := time.NewTimer(linger)
@@ -202,7 +202,7 @@ func (l *look) gather(e event, events <-chan event) bool {
 	}
 }
 
-// nextDue is when the next round has work without a further event.
+// nextDue returns when the next round is due, if no further event comes.
 func (l *look) nextDue() time.Time {
 	due := l.nextFull
 	if l.wantFull || len(l.dirty) > 0 {
@@ -211,8 +211,8 @@ func (l *look) nextDue() time.Time {
 	if l.err != nil || l.withheld {
 		return due
 	}
-	if ripe, some := l.ripe(); some {
-		due = earlier(due, later(ripe, l.budget.next()))
+	if next, some := l.nextCheck(); some {
+		due = earlier(due, later(next, l.budget.next()))
 	}
 	if at, some := l.goneAt(); some {
 		due = earlier(due, at)
@@ -234,7 +234,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// budget is a token bucket of looks: burst at once, then one every spacing.
+// budget is a token bucket of rounds: burst at once, then one every spacing.
 type budget struct {
 	full time.Time // when the bucket is full again
 }
@@ -250,5 +250,5 @@ func (b *budget) take(now time.Time) bool {
 	return true
 }
 
-// next is when a look may be taken.
+// next returns when the next round may begin.
 func (b *budget) next() time.Time { return b.full.Add(-(burst - 1) * spacing) }

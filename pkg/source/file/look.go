@@ -13,28 +13,29 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// look is the state of one run of Sets.
+// look is the state of one run of Sets. A full look at Path lists its directories and checks all
+// of its files.
 type look struct {
 	*Source
 	ctx context.Context
 
 	set     source.Builder
-	entries map[string]*entry    // by path, every file of the set and the state that was read
+	entries map[string]*entry    // by path, every file of the set with the state of its reading
 	pending map[string]*pending  // files whose newest state is not accepted yet
-	gone    map[string]time.Time // files of the set that were not there, since when
+	gone    map[string]time.Time // files of the set that are missing, each with the time since when
 	fresh   []string             // files accepted in this round
 
-	dropping bool // checkGone looks at files of gone that are due
+	dropping bool // checkGone checks files of gone that are due
 
 	names    map[string]*name   // the content of the directories, by path
 	folders  map[string]*folder // by path, the directories that are read
 	turn     uint64             // counts full looks
-	skips    int                // how many names the last one skipped
-	buf, key []byte             // for listing
+	skips    int                // how many names the last full look skipped
+	buf, key []byte             // buffers for listing
 	cost     cost
 
 	parents  map[string]bool // directories watched for changes of Path itself
-	targets  map[string]bool // names that mean Path in events of near
+	targets  map[string]bool // Path and the target of its links, for events in parents
 	dirty    map[string]bool // files that events named
 	wantFull bool
 	nextFull time.Time
@@ -49,7 +50,7 @@ type look struct {
 	lastError string    // the error last yielded, "" after a set
 	yielded   bool      // a set was yielded
 	withheld  bool      // Path is missing, but not for long enough to report it
-	missing   time.Time // since when
+	missing   time.Time // since when Path is missing
 }
 
 // cost counts the work so far: directories listed, names looked at, files opened, files
@@ -59,8 +60,8 @@ type cost struct{ listed, looked, opened, read int }
 // entry is the state of a file that was read.
 type entry struct {
 	id        identity
-	trusted   bool // the same identity means the same content
-	linked    bool // reached by a link, which may change without an event
+	trusted   bool // while the identity stays, so does the content
+	linked    bool // a link leads to the file, and may change without an event
 	read      bool // sum is that of the reading in the set
 	sum       [sha256.Size]byte
 	violation violation // the last violation of its permissions
@@ -86,7 +87,7 @@ func (l *look) checkGone() {
 		return
 	}
 	if l.stat(filepath.Clean(l.cfg.Path)).kind == absent {
-		// Not the files were removed: Path was.
+		// Path is missing, and not only the files.
 		l.wantFull = true
 		return
 	}
@@ -98,9 +99,9 @@ func (l *look) checkGone() {
 }
 
 // goneDue returns the files that have been away for long enough, in order. One command
-// removes files one after the other: all wait until the newest has been away for
-// vanishHold, at most twice vanishHold from the oldest. Otherwise their pods would be
-// removed in several sets, and not stop in the order of their dependencies.
+// removes files one after the other. So all of them wait until the last one has been away for
+// vanishHold, but at most twice vanishHold after the first one. Otherwise several sets would
+// remove their pods, which would not stop in the order of their dependencies.
 func (l *look) goneDue(now time.Time) []string {
 	if at, some := l.goneAt(); !some || at.After(now) {
 		return nil
@@ -115,7 +116,7 @@ func (l *look) goneDue(now time.Time) []string {
 	return due
 }
 
-// goneAt returns when the files that are away are due; false when there is none.
+// goneAt returns when the files that are away are due; some is false when there are none.
 func (l *look) goneAt() (at time.Time, some bool) {
 	var first, last time.Time
 	for _, since := range l.gone {
@@ -130,8 +131,8 @@ func (l *look) goneAt() (at time.Time, some bool) {
 	return earlier(last.Add(l.vanishing), first.Add(2*l.vanishing)), some
 }
 
-// checkAll brings the readings of the files at paths up to date, which are
-// sorted: those of one directory are looked up through one descriptor of it.
+// checkAll brings the readings of the files at paths up to date. paths is sorted, and checkAll
+// looks up the files of one directory through one descriptor of it.
 func (l *look) checkAll(paths []string) {
 	var d *dir
 	var bad violation
@@ -156,7 +157,7 @@ func (l *look) checkAll(paths []string) {
 		case isAbsent(err):
 			l.vanish(path, time.Now())
 		case err != nil:
-			l.refuse(path, identity{}, cannot(path, err), time.Now())
+			l.refuse(path, identity{}, cannotRead(path, err), time.Now())
 		}
 	}
 	done()
@@ -181,8 +182,8 @@ func (l *look) enter(path string) (*dir, violation, error) {
 	return nil, violation{}, err
 }
 
-// openDir opens a directory that is read. Path may be a link to one; directories below
-// it are not links when they are found, and are not followed if they become one later.
+// openDir opens a directory that the source reads. Path may be a link to one. Directories
+// below it are not links when they are found; openDir does not follow one that becomes a link.
 func (l *look) openDir(path string, list bool) (*dir, error) {
 	if root := filepath.Clean(l.cfg.Path); len(path) > len(root) && strings.HasPrefix(path, root) {
 		return openBelow(path, list)
@@ -195,19 +196,19 @@ func (l *look) stat(path string) state {
 	return statPath(path)
 }
 
-// check brings the reading of one file up to date. st is the state of base (path) in d;
-// bad is the violation of d.
+// check brings the reading of one file up to date. st is the state of base, whose path is path,
+// in d; bad is the violation of d. The first row that matches decides.
 //
-//	found                       | effect
-//	anything in a bad directory | a problem; its previous reading stays
-//	nothing                     | removed once it has been away for vanishHold
-//	the identity last read      | nothing
-//	no regular file             | a problem; its previous reading stays
-//	others could have written   | a problem; its previous reading stays
-//	open for writing            | its previous reading stays; checked again soon
-//	same bytes                  | nothing
-//	good news                   | accepted
-//	broken, or loses pods       | accepted once unchanged for badNewsHold
+//	the file                          | effect
+//	is in a directory with violations | a problem; its previous reading stays
+//	is missing                        | removed once it has been away for vanishHold
+//	has the identity last read        | none
+//	is not a regular file             | a problem; its previous reading stays
+//	could be written by other users   | a problem; its previous reading stays
+//	is open for writing               | its previous reading stays; checked again soon
+//	has the bytes last read           | none
+//	is broken, or loses pods          | accepted once unchanged for worseHold
+//	else                              | accepted
 func (l *look) check(d *dir, base, path string, st state, bad violation) {
 	if !bad.none() && l.cfg.Permissions == Refuse {
 		l.putUntrusted(path, st, bad.of(d.path))
@@ -237,7 +238,7 @@ func (l *look) check(d *dir, base, path string, st state, bad violation) {
 		return
 	}
 	l.cost.opened++
-	f, c, problem := d.open(base, path, l.cfg.judgeWay)
+	f, c, problem := d.open(base, path, l.cfg.judgePath)
 	if problem != nil {
 		if d.stat(base, path).kind == absent {
 			l.vanish(path, now)
@@ -259,8 +260,8 @@ func (l *look) check(d *dir, base, path string, st state, bad violation) {
 	l.read(f, c, now)
 }
 
-// putUntrusted records a file in a directory that is not trusted, not even where the file
-// is gone.
+// putUntrusted notes a problem for a file in a directory that is not trusted. A file of the set
+// stays in it even if the directory shows that the file is missing.
 func (l *look) putUntrusted(path string, st state, bad violation) {
 	delete(l.gone, path)
 	delete(l.pending, path)
@@ -271,8 +272,8 @@ func (l *look) putUntrusted(path string, st state, bad violation) {
 	l.set.Put(source.File{File: path, Incomplete: true, Problems: []pod.Problem{bad.at(path, Refuse)}}, nil)
 }
 
-// read accepts the content of f, or keeps the reading before for now. c is the
-// violation of its permissions.
+// read accepts the content of f, or keeps the previous reading for now. c is the violation of
+// its permissions.
 func (l *look) read(f *opened, c violation, now time.Time) {
 	path := f.path
 	if !l.quiet(path, f.id, l.quietTime(f), now) {
@@ -317,18 +318,18 @@ func (l *look) parse(data []byte, path string) (source.File, []pod.Problem) {
 	return reading, notices
 }
 
-// refuse records that path is there but cannot be read.
+// refuse notes that path exists but cannot be read.
 func (l *look) refuse(path string, id identity, problem *pod.Problem, now time.Time) {
 	if !l.quiet(path, id, l.badNews, now) {
 		return
 	}
 	delete(l.pending, path)
-	// A state that could not be read is not trusted: it is tried again at every look.
+	// The entry is not trusted, so that every check tries to read the file again.
 	l.entries[path] = &entry{id: id}
 	l.set.Put(source.File{File: path, Incomplete: true, Problems: []pod.Problem{*problem}}, nil)
 }
 
-// vanish notes that path is away; checkGone removes it later.
+// vanish notes that path is missing; checkGone removes it later.
 func (l *look) vanish(path string, now time.Time) {
 	delete(l.pending, path)
 	if !l.set.Has(path) {
@@ -348,9 +349,9 @@ func (l *look) drop(path string) {
 	l.set.Remove(path)
 }
 
-// dropMoved removes vanished files at once whose inode was read under another name in
-// this round: they were renamed, and their pods must not be seen twice. Where there is
-// no inode, it compares the content.
+// dropMoved removes missing files at once if this round has read their inodes under other
+// names. Such a file was renamed, and the set must not have its pods twice. Where the system
+// provides no inode, dropMoved compares the content.
 func (l *look) dropMoved() {
 	if len(l.gone) == 0 || len(l.fresh) == 0 {
 		return

@@ -7,8 +7,8 @@ import (
 )
 
 // TestGoneDue_FilesRemovedOneAfterTheOther_GoTogether: the files that one rm removes
-// disappear in one set, so that their pods stop in order; an editor's file never counts
-// as removed too early.
+// disappear in one set, so that their pods stop in order. A file that an editor replaces never
+// counts as removed too early.
 func TestGoneDue_FilesRemovedOneAfterTheOther_GoTogether(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(1000, 0)

@@ -90,8 +90,8 @@ func manyKeys(n int) string {
 	return b.String()
 }
 
-// One name, deleted and made again as fast as a script can: every set has a written
-// version of the pod, or lacks it; the last set has the last version.
+// A script deletes and writes one file as fast as it can. Every set has a written version of
+// the pod, or lacks the pod. The last set has the last version.
 //
 // Shows: F49
 func TestF49_FlippedFastEndsWithTheLastWord(t *testing.T) {

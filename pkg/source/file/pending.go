@@ -13,13 +13,13 @@ import (
 type pending struct {
 	id       identity
 	since    time.Time // when this state was first seen
-	first    time.Time // since when the file has been undecided
+	first    time.Time // since when the file has had a state that is not accepted
 	delay    time.Duration
 	next     time.Time
-	reported bool // the set shows that it is being written
+	reported bool // the set shows that the file is being written
 }
 
-// checkPending looks again at the undecided files whose time has come.
+// checkPending checks again the pending files whose next check is due.
 func (l *look) checkPending() {
 	now := time.Now()
 	var due []string
@@ -32,9 +32,9 @@ func (l *look) checkPending() {
 	l.checkAll(due)
 }
 
-// ripe is when the first of the undecided files is to be looked at again; false
-// when there is none.
-func (l *look) ripe() (first time.Time, some bool) {
+// nextCheck returns when the next check of a pending file is due; some is false when there is
+// none.
+func (l *look) nextCheck() (first time.Time, some bool) {
 	for _, p := range l.pending {
 		if !some || p.next.Before(first) {
 			first, some = p.next, true
@@ -43,19 +43,19 @@ func (l *look) ripe() (first time.Time, some bool) {
 	return first, some
 }
 
-// quietTime is how long f must be unchanged before it is read.
+// quietTime returns how long f must be unchanged before the source reads it.
 func (l *look) quietTime(f *opened) time.Duration {
 	switch l.writerOf(f) {
 	case noWriter:
 		return 0
 	case unknownWriter:
-		return badNewsHold
+		return worseHold
 	}
 	return l.leftOpen
 }
 
-// quiet reports whether path has been in state id for as long as need. If not, the file
-// is checked again later.
+// quiet reports whether path has been in state id for as long as need. If not, it schedules
+// another check.
 func (l *look) quiet(path string, id identity, need time.Duration, now time.Time) bool {
 	p := l.undecided(path, id, now)
 	unchanged := max(now.Sub(p.since), id.age(now))
@@ -77,8 +77,8 @@ func (l *look) undecided(path string, id identity, now time.Time) *pending {
 	return p
 }
 
-// postpone schedules the next check of path: soon at first, then less often, and not
-// later than most.
+// postpone schedules the next check of path: soon at first, then less often, and at the latest
+// after most.
 func (l *look) postpone(path string, p *pending, most time.Duration, now time.Time) {
 	p.delay = backoff.Next(p.delay, 10*time.Millisecond, 250*time.Millisecond)
 	p.next = now.Add(min(p.delay, most))

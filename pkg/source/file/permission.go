@@ -5,24 +5,25 @@ import (
 	"github.com/nodectl/nodectl/pkg/trust"
 )
 
-// Permissions says how to treat a manifest that others could have written: it, or a
-// directory above it, can be written by everybody or by a group that is not root's (a
-// directory with the sticky bit cannot), or is owned by neither root nor one of
-// Config.Owners. For a symbolic link this applies to the link, the directories above
-// it, and its target. See package trust.
+// Permissions says how to treat a manifest that users other than root and Config.Owners could
+// have written. They could if they may write the manifest or a directory above it, or own one
+// of these. In a directory with the sticky bit they cannot replace a file. For a symbolic link
+// this applies to the link, the directories above it, and its target. Package trust has the
+// exact rules.
 //
-// Outside Linux, where the permissions are not known, Refuse refuses everything and Say
-// reports nothing.
+// On systems other than Linux the permissions are not known: Refuse refuses every manifest, and
+// Say reports none.
 type Permissions int
 
 const (
-	// Refuse does not read it: a bad file, or one in a bad directory below Path, is a
-	// problem of that file and its last good pods stay; a bad directory at Path is not
-	// trusted at all. It is the zero value.
+	// Refuse does not read such a manifest. It becomes a problem of its file, and its last
+	// good pods stay. This also applies to the files of a directory below Path that others can
+	// write. If they can write a directory at Path or above it, the source yields an error.
+	// Refuse is the zero value.
 	Refuse Permissions = iota
-	// Say reads it and reports it in Snapshot.Skipped.
+	// Say reads the manifest and reports it in Snapshot.Skipped.
 	Say
-	// Ignore reads it.
+	// Ignore reads the manifest and reports nothing.
 	Ignore
 )
 
@@ -31,13 +32,13 @@ const insecureHint = "--insecure-manifest-permissions turns this check off"
 
 // violation is a problem of the permissions of a path; the zero violation is none.
 type violation struct {
-	text string // a predicate: "can be written by everybody"
+	text string // a predicate: "can be written by all users"
 	fix  string // a command line
 }
 
 func (c violation) none() bool { return c == violation{} }
 
-// at returns the problem of file that c is under p.
+// at returns c as a problem of file; p is Refuse or Say.
 func (c violation) at(file string, p Permissions) pod.Problem {
 	if p == Say {
 		return pod.Problem{File: file, Msg: c.text + "; serve refuses it", Hint: c.fix}
@@ -58,8 +59,8 @@ func (c violation) of(path string) violation {
 	return violation{"lies in " + path + ", which " + c.text, c.fix}
 }
 
-// judge returns the violation of the permissions in st. path is for the text only:
-// st is of the opened file.
+// judge returns the violation of the permissions in st, the state of an opened file. path is
+// for the text only.
 func (cfg *Config) judge(path string, st *state) violation {
 	if cfg.Permissions == Ignore || !knowsWriters {
 		return violation{}
@@ -71,8 +72,8 @@ func (cfg *Config) judge(path string, st *state) violation {
 	return violation{p.What, p.Fix}
 }
 
-// judgeWay is judge for a directory, those above it and the links on the path to it.
-func (cfg *Config) judgeWay(path string, st *state) violation {
+// judgePath is judge for a directory, those above it and the links on the path to it.
+func (cfg *Config) judgePath(path string, st *state) violation {
 	c := cfg.judge(path, st)
 	if !c.none() || st.kind != directory || cfg.Permissions == Ignore || !knowsWriters {
 		return c

@@ -24,7 +24,7 @@ func give(t *testing.T, path string) {
 	}
 }
 
-// crew gives path to a group that is not root's.
+// crew gives path to a group other than root's.
 func crew(t *testing.T, path string, mode os.FileMode) {
 	t.Helper()
 	must(t, os.Lchown(path, -1, 23456))
@@ -368,8 +368,8 @@ func TestPermissionsBehindLinksAreLookedAtAgain(t *testing.T) {
 	}
 }
 
-// A directory below that becomes a link during the look is not followed: the owner of a
-// directory in a sticky one could point it anywhere.
+// The source does not follow a directory below Path that becomes a link during the look. The
+// owner of a directory in a sticky one could point such a link anywhere.
 func TestPermissionsBelowNoLinkIsFollowed(t *testing.T) {
 	t.Parallel()
 	p := newGuarded(t)

@@ -17,14 +17,14 @@ type identity struct {
 	size, mtime, changed int64 // bytes; nanoseconds since 1970
 }
 
-// age is how long the file has been unchanged by its time stamps; negative on a file
-// server whose clock is ahead.
+// age returns how long the file has been unchanged, by its time stamps. It is negative on a
+// file server whose clock is ahead.
 func (id identity) age(now time.Time) time.Duration {
 	return now.Sub(time.Unix(0, max(id.mtime, id.changed)))
 }
 
-// racy reports whether a later write may leave the identity unchanged: time stamps are
-// as coarse as the kernel's tick, or as two seconds on some file systems.
+// racy reports whether a later write may leave the identity unchanged. Time stamps are as
+// coarse as the kernel's tick; on some file systems they are as coarse as two seconds.
 func (id identity) racy(now time.Time) bool {
 	if id.mtime%int64(time.Second) == 0 && id.changed%int64(time.Second) == 0 {
 		return id.age(now) < 2*time.Second
@@ -39,7 +39,7 @@ const (
 	regular
 	directory
 	symlink // only where links are not followed
-	refused // none of these; the problem describes it
+	refused // none of these; state.problem describes it
 )
 
 // state is the file status of a name or of an open file.
@@ -50,14 +50,14 @@ type state struct {
 	uid     uint32
 	gid     uint32
 	mount   uint64       // 0 is unknown
-	fd      int          // while it is open; 0 is none
-	problem *pod.Problem // of the rejected path
-	err     error        // it is refused because it could not be looked at
+	fd      int          // the descriptor while it is open; 0 is none
+	problem *pod.Problem // why it is refused
+	err     error        // the failure of the status call, if it is refused because of that
 }
 
-// unseen is the state of a name whose status failed with err; link is its state when
-// links are not followed.
-func unseen(path string, err error, link state) state {
+// failedState returns the state of a name whose status call failed with err. link is the state
+// of the name itself, which may be a link.
+func failedState(path string, err error, link state) state {
 	switch {
 	case link.kind == absent:
 		return link
@@ -66,7 +66,7 @@ func unseen(path string, err error, link state) state {
 	case errors.Is(err, syscall.ELOOP):
 		link.problem = &pod.Problem{File: path, Msg: "is a loop of symbolic links"}
 	default:
-		link.problem = cannot(path, err)
+		link.problem = cannotRead(path, err)
 	}
 	link.kind, link.err = refused, err
 	return link
@@ -84,11 +84,11 @@ func notRegular(path, what string) *pod.Problem {
 	return &pod.Problem{File: path, Msg: "is a " + what + "; only regular files are read", Hint: hint}
 }
 
-func cannot(path string, err error) *pod.Problem {
+func cannotRead(path string, err error) *pod.Problem {
 	return &pod.Problem{File: path, Msg: "cannot be read: " + reason(err)}
 }
 
-// reason is the system's error text without the path and the call.
+// reason returns the system's error text without the path and the call.
 func reason(err error) string {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -101,15 +101,15 @@ func tooLarge(path string) *pod.Problem {
 	return &pod.Problem{File: path, Msg: fmt.Sprintf("is larger than %d MiB, the limit for one file", SizeLimit>>20)}
 }
 
-// readAll returns the whole content. stable is false when the file changed meanwhile;
-// f.id is then its new identity.
+// readAll returns the whole content. stable is false if the file changed meanwhile; f.id is
+// then its new identity.
 func (f *opened) readAll() (data []byte, stable bool, problem *pod.Problem) {
-	data = make([]byte, f.id.size+1) // one more, so that growth shows
+	data = make([]byte, f.id.size+1) // one byte more, to notice growth
 	n := 0
 	for n < len(data) {
 		m, err := f.read(data[n:])
 		if err != nil {
-			return nil, false, cannot(f.path, err)
+			return nil, false, cannotRead(f.path, err)
 		}
 		if m == 0 {
 			break
@@ -118,7 +118,7 @@ func (f *opened) readAll() (data []byte, stable bool, problem *pod.Problem) {
 	}
 	st, err := f.state()
 	if err != nil {
-		return nil, false, cannot(f.path, err)
+		return nil, false, cannotRead(f.path, err)
 	}
 	was := f.id
 	f.id = st.id

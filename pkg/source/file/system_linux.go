@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// knowsWriters: modes and owners show here who may write.
+// knowsWriters says that on this system modes and owners show which users can write a file.
 const knowsWriters = true
 
 const stateMask = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
@@ -30,7 +30,7 @@ type dir struct {
 // openDir opens the directory path: to list it, or only to look up names.
 func openDir(path string, list bool) (*dir, error) { return openDirAs(path, list, 0) }
 
-// openBelow opens the directory path as openDir does, but no link to one.
+// openBelow opens the directory path as openDir does, but not if path is a link.
 func openBelow(path string, list bool) (*dir, error) { return openDirAs(path, list, unix.O_NOFOLLOW) }
 
 func openDirAs(path string, list bool, flags int) (*dir, error) {
@@ -55,10 +55,11 @@ func (d *dir) close() { _ = unix.Close(d.fd) }
 // state returns the state of the directory itself.
 func (d *dir) state() (state, error) { return stateOf(d.fd, d.path) }
 
-// stat looks at base, which is path, following links; it opens nothing.
+// stat returns the state of base, a name in d; its path is path. It follows links, and opens
+// nothing.
 func (d *dir) stat(base, path string) state { return statAt(d.fd, base, path) }
 
-// statPath looks at path, following links; it opens nothing.
+// statPath returns the state of path. It follows links, and opens nothing.
 func statPath(path string) state { return statAt(unix.AT_FDCWD, path, path) }
 
 func statAt(fd int, name, path string) state {
@@ -75,11 +76,11 @@ func followed(fd int, name, path string, stx *unix.Statx_t, err error) state {
 	lerr := statxName(fd, name, unix.AT_SYMLINK_NOFOLLOW, &link)
 	switch {
 	case lerr == nil:
-		return unseen(path, err, stateFrom(&link, path))
+		return failedState(path, err, stateFrom(&link, path))
 	case isAbsent(lerr):
 		return state{}
 	}
-	return unseen(path, err, state{kind: refused})
+	return failedState(path, err, state{kind: refused})
 }
 
 func stateOf(fd int, path string) (state, error) {
@@ -142,7 +143,8 @@ type listed struct {
 
 func (n *listed) name() []byte { return n.raw[:len(n.raw)-1] }
 
-// stat looks at the name, which is path, following links, without allocating.
+// stat returns the state of the name, whose path is path. It follows links, and does not
+// allocate.
 func (n *listed) stat(path string) state {
 	for {
 		_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(n.dir.fd), uintptr(unsafe.Pointer(&n.raw[0])), 0, stateMask,
@@ -214,18 +216,17 @@ func (f *opened) read(b []byte) (int, error) {
 	return retryEINTR(func() (int, error) { return unix.Read(f.fd, b) })
 }
 
-// open opens base, which is path, for reading and never blocks. It first takes an
-// O_PATH descriptor and checks it, so it opens only regular files for reading (F45),
-// and reads the same file that judge saw. It follows links one by one, so that judge
-// sees each of them and the last directory of each. judge may be nil; a violation does
-// not stop open.
+// open opens base, a name in d, for reading, and never blocks; its path is path. It first takes
+// an O_PATH descriptor and checks it. So it opens only regular files for reading (F45), and
+// reads the same file that judge saw. It follows links one by one, so that judge sees each of
+// them and the directory of each target. judge may be nil; a violation does not stop open.
 func (d *dir) open(base, path string, judge func(path string, st *state) violation) (*opened, violation, *pod.Problem) {
-	w := &way{dir: d.fd, file: -1, base: base, at: path, judge: judge}
+	w := &resolver{dir: d.fd, file: -1, base: base, at: path, judge: judge}
 	defer w.leave(d.fd)
 	st, err := w.end()
 	switch {
 	case err != nil:
-		return nil, w.violation, cannot(path, err)
+		return nil, w.violation, cannotRead(path, err)
 	case st.kind == directory:
 		return nil, w.violation, notRegular(path, "directory")
 	case st.kind != regular:
@@ -236,23 +237,23 @@ func (d *dir) open(base, path string, judge func(path string, st *state) violati
 	}
 	fd, err := openAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(w.file), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
-		return nil, w.violation, cannot(path, err)
+		return nil, w.violation, cannotRead(path, err)
 	}
 	return &opened{path: path, fd: fd, id: st.id, linked: w.links > 0}, w.violation, nil
 }
 
-// way resolves a name to its file.
-type way struct {
+// resolver resolves a name to its file.
+type resolver struct {
 	dir, file int    // descriptors; -1 is none
 	base      string // name in dir
 	at        string // path to base, for texts
-	links     int    // followed
+	links     int    // how many it has followed
 	judge     func(path string, st *state) violation
-	violation violation // the first
+	violation violation // the first one that judge found
 }
 
-// end follows all links.
-func (w *way) end() (state, error) {
+// end follows all links and returns the state of the file at their end.
+func (w *resolver) end() (state, error) {
 	for first := w.dir; ; {
 		if err := w.hold(unix.O_NOFOLLOW); err != nil {
 			return state{}, err
@@ -284,14 +285,14 @@ func (w *way) end() (state, error) {
 }
 
 // hold takes an O_PATH descriptor of base.
-func (w *way) hold(flags int) (err error) {
+func (w *resolver) hold(flags int) (err error) {
 	drop(w.file)
 	w.file, err = openAt(w.dir, w.base, unix.O_PATH|flags)
 	return err
 }
 
 // follow moves to the directory and the name that the link points to.
-func (w *way) follow(first int) error {
+func (w *resolver) follow(first int) error {
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(w.file, "", buf)
 	if err != nil {
@@ -320,8 +321,8 @@ func (w *way) follow(first int) error {
 	return err
 }
 
-// see calls judge for one step of the way.
-func (w *way) see(path string, st *state) {
+// see calls judge for one file, link or directory on the path.
+func (w *resolver) see(path string, st *state) {
 	if w.judge == nil || !w.violation.none() {
 		return
 	}
@@ -334,7 +335,7 @@ func (w *way) see(path string, st *state) {
 	w.violation = c
 }
 
-func (w *way) leave(first int) {
+func (w *resolver) leave(first int) {
 	drop(w.file)
 	if w.dir != first {
 		drop(w.dir)
@@ -361,10 +362,9 @@ func retryEINTR(call func() (int, error)) (int, error) {
 	}
 }
 
-// writerOf takes a read lease, which the kernel grants only while no process has the
-// file open for writing, and releases it at once. A process that opens the file in
-// between waits for those microseconds; Go programs ignore the SIGIO that the kernel
-// then sends.
+// writerOf takes a read lease and releases it at once. The kernel grants it only while no
+// process has the file open for writing. A process that opens the file in between waits for
+// those microseconds. The kernel then sends SIGIO, which Go programs ignore.
 func writerOf(f *opened) writer {
 	_, err := unix.FcntlInt(uintptr(f.fd), unix.F_SETLEASE, unix.F_RDLCK)
 	switch {

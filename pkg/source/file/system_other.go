@@ -14,13 +14,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// knowsWriters: no pods run on such a system.
+// knowsWriters says that on this system the source does not know which users can write a file.
+// No pods run on such a system.
 const knowsWriters = false
 
-// dir is a directory by its path.
+// dir is a directory, by its path.
 type dir struct {
 	path string
-	file *os.File // nil when only names are looked up
+	file *os.File // nil if the directory is open only to look up names
 }
 
 // openDir opens the directory path: to list it, or only to look up names.
@@ -39,7 +40,7 @@ func openDir(path string, list bool) (*dir, error) {
 	return d, err
 }
 
-// openBelow opens the directory path as openDir does, but no link to one.
+// openBelow opens the directory path as openDir does, but not if path is a link.
 func openBelow(path string, list bool) (*dir, error) {
 	if at, err := os.Lstat(path); err == nil && !at.IsDir() {
 		return nil, syscall.ENOTDIR
@@ -56,10 +57,10 @@ func (d *dir) close() {
 // state returns the state of the directory itself.
 func (d *dir) state() (state, error) { return statPath(d.path), nil }
 
-// stat looks at base, which is path, following links; it opens nothing.
+// stat returns the state of a name in d; its path is path. It follows links, and opens nothing.
 func (d *dir) stat(_, path string) state { return statPath(path) }
 
-// statPath looks at path, following links; it opens nothing.
+// statPath returns the state of path. It follows links, and opens nothing.
 func statPath(path string) state {
 	info, err := os.Stat(path)
 	if err == nil {
@@ -68,11 +69,11 @@ func statPath(path string) state {
 	link, lerr := os.Lstat(path)
 	switch {
 	case lerr == nil:
-		return unseen(path, err, stateFrom(link, path))
+		return failedState(path, err, stateFrom(link, path))
 	case isAbsent(lerr):
 		return state{}
 	}
-	return unseen(path, err, state{kind: refused})
+	return failedState(path, err, state{kind: refused})
 }
 
 func stateFrom(info fs.FileInfo, path string) state {
@@ -104,7 +105,7 @@ type listed struct {
 
 func (n *listed) name() []byte { return []byte(n.entry.Name()) }
 
-// stat looks at the name, which is path, following links.
+// stat returns the state of the name, whose path is path. It follows links.
 func (n *listed) stat(path string) state { return statPath(path) }
 
 // each calls visit for every name in the directory.
@@ -156,8 +157,7 @@ func (f *opened) read(b []byte) (int, error) {
 	return n, err
 }
 
-// open opens base, which is path, for reading. It does not call judge: the permissions
-// are not known.
+// open opens path for reading. It does not call judge: the permissions are not known.
 func (d *dir) open(_, path string, _ func(path string, st *state) violation) (*opened, violation, *pod.Problem) {
 	flags := os.O_RDONLY
 	if runtime.GOOS != "windows" {
@@ -165,14 +165,14 @@ func (d *dir) open(_, path string, _ func(path string, st *state) violation) (*o
 	}
 	file, err := os.OpenFile(path, flags, 0)
 	if err != nil {
-		return nil, violation{}, cannot(path, err)
+		return nil, violation{}, cannotRead(path, err)
 	}
 	f := &opened{path: path, file: file}
 	st, err := f.state()
 	var problem *pod.Problem
 	switch {
 	case err != nil:
-		problem = cannot(path, err)
+		problem = cannotRead(path, err)
 	case st.kind == directory:
 		problem = notRegular(path, "directory")
 	case st.kind != regular:
@@ -191,5 +191,5 @@ func (d *dir) open(_, path string, _ func(path string, st *state) violation) (*o
 	return f, violation{}, nil
 }
 
-// writerOf: the system has no such check.
+// writerOf returns unknownWriter: the system has no such check.
 func writerOf(*opened) writer { return unknownWriter }

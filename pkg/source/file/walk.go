@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// lookError is why the source could not be read, as a text for people.
+// lookError is the reason why the source could not be read, as text for users.
 type lookError struct {
 	text  string
 	cause error
@@ -22,8 +22,8 @@ type lookError struct {
 func (e *lookError) Error() string { return e.text }
 func (e *lookError) Unwrap() error { return e.cause }
 
-// full looks at everything: it renews the watches, lists the directories and
-// checks every file, opening only those whose identity changed.
+// full looks at all of Path: it renews the watches, lists the directories and checks every
+// file. It opens only files whose identity changed.
 func (l *look) full() {
 	l.wantFull = false
 	clear(l.dirty)
@@ -51,18 +51,17 @@ func (l *look) full() {
 	}
 	l.nextFull = now.Add(every)
 	if l.err == nil && !l.yielded {
-		l.settle(now)
+		l.awaitWriters(now)
 	}
 }
 
-// settle waits a moment for files that are being written while the source starts. The
-// set shows those that are not finished as being written, so that their pods do not
-// count as removed.
-func (l *look) settle(start time.Time) {
+// awaitWriters waits, at most firstWait, for files that are being written while the source
+// starts. It reports those that are still pending then, so that their pods do not count as
+// removed.
+func (l *look) awaitWriters(start time.Time) {
 	for len(l.pending) > 0 && time.Since(start) < firstWait {
-		ripe, _ := l.ripe()
-		next := earlier(ripe, start.Add(firstWait))
-		timer := time.NewTimer(time.Until(next))
+		next, _ := l.nextCheck()
+		timer := time.NewTimer(time.Until(earlier(next, start.Add(firstWait))))
 		select {
 		case <-timer.C:
 		case <-l.ctx.Done():
@@ -79,7 +78,7 @@ func (l *look) settle(start time.Time) {
 
 // folder is a directory that is read, as the last full look found it.
 type folder struct {
-	listed    bool // all of it is read; not, when Path is a file in it
+	listed    bool // the source reads all of it; false if Path is a file in it
 	mount     uint64
 	violation violation
 	turn      uint64 // the full look that saw it last
@@ -88,15 +87,15 @@ type folder struct {
 // name is a name in a directory that is read.
 type name struct {
 	path, base string
-	why        string // why names of its kind are skipped; "" when they are not
-	candidate  bool   // it was read, or tried to be, when it was last seen
+	why        string // why the source skips such names; "" when it does not
+	candidate  bool   // the source checked it when it last saw it
 	turn       uint64 // the full look that saw it last
 }
 
-// walk looks at Path and all directories that are read there.
+// walk looks at Path and all directories that the source reads there.
 func (l *look) walk() error {
 	l.turn++
-	l.arm()
+	l.openWatcher()
 	w := &walker{look: l, root: filepath.Clean(l.cfg.Path), skipped: make([]pod.Problem, 0, l.skips+1)}
 	if l.cfg.Permissions == Refuse && !knowsWriters {
 		return &lookError{"its permissions cannot be checked on " + runtime.GOOS + " (" + insecureHint + ")", nil}
@@ -120,15 +119,16 @@ func (l *look) walk() error {
 	if err != nil {
 		return err
 	}
-	l.sweep()
+	l.dropUnseen()
 	l.skips = len(w.skipped)
 	l.set.Skip(append(w.skipped, l.polled()...))
-	l.watchesAgain()
+	l.noteWatching()
 	return nil
 }
 
-// sweep forgets names and folders that the look did not see.
-func (l *look) sweep() {
+// dropUnseen notes as missing the files that the walk did not see. It drops their pending
+// states, and the names and folders that the walk did not see.
+func (l *look) dropUnseen() {
 	seen := func(path string) bool {
 		n := l.names[path]
 		return n != nil && n.candidate && n.turn == l.turn
@@ -190,7 +190,7 @@ func (w *walker) single() error {
 	return nil
 }
 
-// see records a directory and returns the violation of it, and the mount it is on.
+// see records a directory and returns its folder, its violation and its mount.
 func (w *walker) see(d *dir) (*folder, violation, uint64, error) {
 	w.cost.looked++
 	st, err := d.state()
@@ -209,14 +209,14 @@ func (w *walker) see(d *dir) (*folder, violation, uint64, error) {
 	return f, f.violation, w.mountOf(&st), nil
 }
 
-// judgeDirectory judges a directory with those above it; for one below Path the walk
-// saw them earlier.
+// judgeDirectory judges a directory and those above it. For a directory below Path, the walk
+// has already judged those above it.
 func (w *walker) judgeDirectory(path string, st *state) violation {
 	above := w.folders[filepath.Dir(path)]
 	if path == w.root || above == nil || above.turn != w.turn {
-		return w.cfg.judgeWay(path, st)
+		return w.cfg.judgePath(path, st)
 	}
-	if c := w.cfg.judge(path, st); !c.none() || w.cfg.Permissions == Say { // reported above
+	if c := w.cfg.judge(path, st); !c.none() || w.cfg.Permissions == Say { // see has reported the violation above
 		return c
 	}
 	return above.violation.of(filepath.Dir(path))
@@ -228,17 +228,16 @@ func (w *walker) name(path []byte, base int) *name {
 	if n == nil {
 		n = &name{path: string(path)}
 		n.base = n.path[base:]
-		n.why = passedOver(n.base)
+		n.why = whySkipped(n.base)
 		w.names[n.path] = n
 	}
 	n.turn, n.candidate = w.turn, false
 	return n
 }
 
-// directory checks the candidates of one directory and, where asked, of those
-// below.
+// directory checks the candidates of one directory and, if Recursive is set, of those below.
 func (w *walker) directory(path string) error {
-	unarmed := w.arming(path) // before the listing, so that no change is missed in between
+	watchErr := w.watchDir(path) // before the listing, so that no change is missed in between
 	below, err := w.list(path)
 	if err != nil {
 		if path == w.root {
@@ -249,8 +248,8 @@ func (w *walker) directory(path string) error {
 		}
 		return &lookError{path + ": " + err.Error(), err}
 	}
-	if unarmed != nil {
-		w.cannotWatch(unarmed)
+	if watchErr != nil {
+		w.cannotWatch(watchErr)
 	}
 	slices.Sort(below)
 	for _, path := range below {
@@ -261,8 +260,8 @@ func (w *walker) directory(path string) error {
 	return nil
 }
 
-// list checks the candidates of one directory and returns the directories in it
-// that are to be read too.
+// list checks the candidates of one directory and returns the directories in it that the
+// source reads, too.
 func (w *walker) list(path string) (below []string, err error) {
 	d, err := w.openDir(path, true)
 	if err != nil {
@@ -302,12 +301,12 @@ func (w *walker) list(path string) (below []string, err error) {
 	return below, nil
 }
 
-// entry checks one name of a directory, or says why not; it reports whether the
-// name is one that is read.
+// entry checks one name of a directory, or notes why the source skips it. It reports whether
+// the source reads such a name.
 func (w *walker) entry(d *dir, n *listed, known *name, bad violation) bool {
 	switch {
 	case strings.HasPrefix(known.base, ".."):
-		// The inside of a mounted ConfigMap: its files are reached by their links.
+		// A part of a mounted ConfigMap. Links lead to its files, and the source reads these.
 		return false
 	case n.kind == directory && known.why == hidden:
 		return w.skip(known.path, "skipped: hidden directory", "")
@@ -335,9 +334,9 @@ func (w *walker) skip(path, why, hint string) bool {
 
 const hidden = "skipped: hidden file"
 
-// passedOver returns why a file of this name is not read; "" when it is. Unlike the
-// kubelet's source (C-1.6.4), it accepts only names of manifests.
-func passedOver(name string) string {
+// whySkipped returns why the source skips a file of this name; "" when it does not. Unlike the
+// kubelet's source (C-1.6.4), it reads only files with the names of manifests.
+func whySkipped(name string) string {
 	switch ext := filepath.Ext(name); {
 	case strings.HasPrefix(name, "."):
 		return hidden

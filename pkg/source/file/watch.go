@@ -13,16 +13,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// event is one event of a watcher: a path and its change or, with lost, that events
-// were missed.
+// event is one event of a watcher: a path and its change. If lost is set, it reports lost
+// events instead.
 type event struct {
 	name string
 	op   fsnotify.Op
 	lost bool
 }
 
-// watcher reports changes in directories. It is injectable, so that the limits of the
-// system can be tested.
+// watcher reports changes in directories. It is an interface, so that tests can set the limits
+// of the system.
 type watcher interface {
 	// add watches the directory path; watching it again renews the watch.
 	add(path string) error
@@ -31,13 +31,13 @@ type watcher interface {
 	close()
 }
 
-// fsWatcher is inotify. Its channel out has capacity 0: pump sends, the look receives;
-// while the look does not, the kernel's queue fills and overflows, and an event with
-// lost follows.
+// fsWatcher is a watcher by inotify. Its channel out has capacity 0: pump sends, and the look
+// receives. While the look does not receive, the kernel's queue fills and overflows. An event
+// with lost follows.
 type fsWatcher struct {
 	w    *fsnotify.Watcher
 	out  chan event
-	lost chan struct{} // capacity 1: sift signals lost events; full: already signalled
+	lost chan struct{} // capacity 1: drainErrors signals lost events, unless a signal waits already
 	done chan struct{} // capacity 0, closed by close
 	wg   sync.WaitGroup
 }
@@ -49,7 +49,7 @@ func newFSWatcher() (watcher, error) {
 	}
 	f := &fsWatcher{w: w, out: make(chan event), lost: make(chan struct{}, 1), done: make(chan struct{})}
 	f.wg.Go(f.pump)
-	f.wg.Go(f.sift)
+	f.wg.Go(f.drainErrors)
 	return f, nil
 }
 
@@ -63,9 +63,9 @@ func (f *fsWatcher) close() {
 	f.wg.Wait()
 }
 
-// sift always receives errors: fsnotify sends some while holding the lock that add and
-// close need.
-func (f *fsWatcher) sift() {
+// drainErrors receives errors at any time: fsnotify sends some while it holds the lock that
+// add and close need.
+func (f *fsWatcher) drainErrors() {
 	for range f.w.Errors {
 		select {
 		case f.lost <- struct{}{}:
@@ -96,10 +96,10 @@ func (f *fsWatcher) pump() {
 	}
 }
 
-// arm opens the watcher where there is none and watches the parent of Path where Path
-// is a file, a link or missing. It runs before the look, so that no change is missed in
+// openWatcher opens the watcher if there is none. If Path is a file, a link or missing, it
+// watches the directory above. It runs before the full look, so that no change is missed in
 // between.
-func (l *look) arm() {
+func (l *look) openWatcher() {
 	if l.watch == nil {
 		w, err := l.newWatcher()
 		if err != nil {
@@ -117,17 +117,17 @@ func (l *look) arm() {
 	if at, err := os.Lstat(root); err == nil && at.IsDir() {
 		return
 	}
-	l.nearest(root)
+	l.watchNearest(root)
 	if target, err := filepath.EvalSymlinks(root); err == nil && target != root {
 		l.targets[target] = true
-		l.nearest(target)
+		l.watchNearest(target)
 	}
 }
 
-// nearest watches the closest existing directory above path.
-func (l *look) nearest(path string) {
+// watchNearest watches the closest existing directory above path.
+func (l *look) watchNearest(path string) {
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		err := l.arming(dir)
+		err := l.watchDir(dir)
 		if err == nil {
 			l.parents[dir] = true
 			return
@@ -142,15 +142,15 @@ func (l *look) nearest(path string) {
 	}
 }
 
-// arming watches one directory, where there is a watcher.
-func (l *look) arming(dir string) error {
+// watchDir watches one directory, if there is a watcher.
+func (l *look) watchDir(dir string) error {
 	if l.watch == nil {
 		return nil
 	}
 	return l.watch.add(dir)
 }
 
-// cannotWatch falls back to polling and logs it once, until watching works again.
+// cannotWatch makes the source poll, and logs each new reason once until watching works again.
 func (l *look) cannotWatch(err error) {
 	why := reason(err)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
@@ -164,8 +164,8 @@ func (l *look) cannotWatch(err error) {
 
 const limitReached = "a limit of inotify is reached"
 
-// watchesAgain ends what cannotWatch began, once a look needed no polling.
-func (l *look) watchesAgain() {
+// noteWatching logs, after cannotWatch has logged a failure, that the source watches again.
+func (l *look) noteWatching() {
 	if l.unwatched == "" && l.warned != "" {
 		l.cfg.Log.Info("Watching manifests again", "path", l.cfg.Path)
 		l.warned = ""
@@ -184,7 +184,7 @@ func (l *look) polled() []pod.Problem {
 	return []pod.Problem{p}
 }
 
-// missed handles lost events by a full look.
+// missed requests a full look, because events were lost.
 func (l *look) missed() {
 	l.wantFull = true
 	if !l.overflown {
@@ -199,7 +199,7 @@ func (l *look) unwatch() {
 	}
 }
 
-// handle notes the files, or the full look, that an event calls for.
+// handle notes the file to check, or requests a full look, as an event requires.
 func (l *look) handle(e event) {
 	dir, base := filepath.Split(e.name)
 	dir = filepath.Clean(dir)
@@ -212,7 +212,7 @@ func (l *look) handle(e event) {
 		l.wantFull = l.wantFull || e.op&^fsnotify.Write != 0
 	case listed && base == "..data":
 		l.wantFull = true // a mounted ConfigMap was swapped (C-1.6.16)
-	case listed && passedOver(base) == "":
+	case listed && whySkipped(base) == "":
 		l.dirty[e.name] = true
 	case listed:
 		if l.cfg.Recursive && e.op.Has(fsnotify.Create) && !strings.HasPrefix(base, ".") {
@@ -224,7 +224,8 @@ func (l *look) handle(e event) {
 	}
 }
 
-// concerns reports whether name is Path, the target of its links, or a directory above.
+// concerns reports whether name is Path, the target of its links, or a directory above one of
+// them.
 func (l *look) concerns(name string) bool {
 	for target := range l.targets {
 		if target == name || strings.HasPrefix(target, name+string(filepath.Separator)) {
