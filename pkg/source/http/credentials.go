@@ -14,14 +14,14 @@ import (
 // largestCredential is the size limit of a file of certificates or keys.
 const largestCredential = 1 << 20
 
-// credentials are the current TLS files.
+// credentials have the content of the TLS files.
 type credentials struct {
-	sum    [sha256.Size]byte // of all their content
-	config *tls.Config       // nil: the system's
+	sum    [sha256.Size]byte // of the content of all files
+	config *tls.Config       // nil: the system's defaults
 }
 
-// credentials reads the files again, so that rotated ones are used from the next poll
-// on. Errors name the file and contain nothing of its content.
+// credentials reads the files again, so that the next poll uses rotated ones. Errors name the
+// file and contain nothing of its content.
 func (s *Source) credentials() (credentials, error) {
 	var c credentials
 	if s.url.Scheme != "https" || s.cfg.CAFile == "" && s.cfg.CertFile == "" {
@@ -52,7 +52,7 @@ func (s *Source) credentials() (credentials, error) {
 			return c, fmt.Errorf("CA file %s: no certificate in it", s.cfg.CAFile)
 		}
 	}
-	fmt.Fprintf(all, "%x", all.Sum(nil)) // where one file ends and the next begins
+	fmt.Fprintf(all, "%x", all.Sum(nil)) // marks where one file ends and the next begins
 	if s.cfg.CertFile != "" {
 		cert, err := contentOf("client certificate", s.cfg.CertFile)
 		if err != nil {

@@ -65,8 +65,8 @@ func firstSet(t *testing.T, l *sourcetest.Listener) sourcetest.Result {
 	return w
 }
 
-// A body that is no manifest stays a problem for as long as it is served, and neither the body nor
-// our request appears in a text (C-1.7.6, I8).
+// A body that is no manifest stays a problem while the server serves it. Neither the body nor our
+// request appears in a text (C-1.7.6, I8).
 //
 // Shows: F61, I8
 func TestF61_BodyAndCredentialsAreNeverPrinted(t *testing.T) {

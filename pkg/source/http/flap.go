@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// longestHold is the longest time for which the version in force is held against an
-	// earlier one.
+	// longestHold is the longest time for which the version in force stays although the server
+	// serves an earlier one.
 	longestHold = 5 * time.Minute
-	// calm is how long nothing but the version in force is served before earlier
-	// ones are forgotten.
+	// calm is how long the server has to serve only the version in force before the pacer
+	// forgets earlier ones.
 	calm = 5 * time.Minute
-	// remembered is how many versions are remembered: more than a server is likely to
+	// remembered is how many versions the pacer remembers: more than a server is likely to
 	// alternate between.
 	remembered = 32
 )
 
-// version identifies the content of a document, not its bytes: a time stamp in each
-// answer, or another order of the same pods, is no new version.
+// version identifies the content of a document, not its bytes. An answer with another time
+// stamp, or with the same pods in another order, has the same version.
 type version [sha256.Size]byte
 
-// versionOf returns the version that f is.
+// versionOf returns the version of f.
 func versionOf(f source.File) version {
 	var lines []string
 	for _, p := range f.Pods {
@@ -48,32 +48,32 @@ func versionOf(f source.File) version {
 	return version(sum.Sum(nil))
 }
 
-// harmless reports whether f changes none of the last good set, so that it may be
-// yielded each time.
+// harmless reports whether f changes nothing in the last good set, so that the source may yield
+// it each time.
 func harmless(f source.File) bool { return f.Incomplete && len(f.Pods)+len(f.Objects) == 0 }
 
-// pacer decides when a served version takes effect (F63). A version that was not in
-// force lately does at once, and so does the first return to an earlier one, which is a
-// rollback. From then on the version in force is held, for two polls at first and
-// longer with every return:
+// pacer decides when a version that the server serves takes effect (F63). A version that the pacer
+// does not remember takes effect at once. So does the first return to an earlier version, which is
+// a rollback. From then on the pacer holds the version in force against earlier ones: for two polls
+// at first, and longer after every return.
 //
-//	served              returns   in force for   then
-//	the one in force    any       any            after calm, earlier versions are forgotten
-//	a new one           any       any            in force
-//	an earlier one      0         any            in force, one return more
-//	an earlier one      n > 0     < hold(n)      held, and said
-//	an earlier one      n > 0     ≥ hold(n)      in force, one return more
+//	served version      returns   in force for   then
+//	the one in force    any       any            stays; after calm, the pacer forgets earlier ones
+//	a new one           any       any            takes effect
+//	an earlier one      0         any            takes effect, one return more
+//	an earlier one      n > 0     < hold         has no effect; serve returns an error
+//	an earlier one      n > 0     ≥ hold         takes effect, one return more
 //
 // It belongs to the goroutine of its poller.
 type pacer struct {
 	poll    time.Duration   // the time between two polls
-	arrived map[version]int // how often each version came after another one
-	last    version         // the last served content
-	force   version         // the content in force
-	since   time.Time       // since when it is
-	alone   time.Time       // since when nothing else was served
-	returns int
-	held    bool // something was held since force is
+	arrived map[version]int // how often each version followed another one
+	last    version         // the last served version
+	force   version         // the version in force
+	since   time.Time       // since when force is in force
+	alone   time.Time       // since when the server has served only force
+	returns int             // how often an earlier version took effect again
+	held    bool            // the pacer has held back an earlier version since then
 }
 
 // alternation is the error of a source that alternates between versions.
@@ -86,9 +86,10 @@ func (e *alternation) Error() string {
 	return fmt.Sprintf("content alternates between %d versions; the one in use is kept for at least %v", e.versions, e.hold)
 }
 
-// serve notes that v is served at now and decides which version is in force. The error
-// says that content alternates. It stays the same until the hold grows, and is nil once
-// another version took effect or no other was served for as long as the hold.
+// serve notes that the server serves v at now, and decides which version is in force. The error
+// says that content alternates. It stays the same until the hold grows. It is nil once another
+// version has taken effect. It is also nil once the server has served only the version in force for
+// as long as the hold.
 func (p *pacer) serve(v version, now time.Time) error {
 	if p.arrived == nil {
 		p.forget(v)
@@ -118,7 +119,7 @@ func (p *pacer) serve(v version, now time.Time) error {
 	return nil
 }
 
-// settle handles the case that the version in force is served.
+// settle handles the case that the server serves the version in force.
 func (p *pacer) settle(now time.Time) error {
 	quiet := now.Sub(p.alone)
 	if quiet >= calm {
@@ -141,7 +142,7 @@ func (p *pacer) forget(v version) {
 	p.arrived, p.last = map[version]int{v: 1}, v
 }
 
-// hold returns how long the version in force stays at least.
+// hold returns how long the version in force stays at least, if the server serves an earlier one.
 func (p *pacer) hold() time.Duration {
 	hold := p.poll
 	for range p.returns {

@@ -217,7 +217,7 @@ func TestF63_ThreeVersionsInTurn(t *testing.T) {
 	}
 }
 
-// Failures in between neither end a hold nor count as calm.
+// Failed polls in between neither end a hold nor count as calm.
 //
 // Shows: F63
 func TestF63_FailuresInBetween(t *testing.T) {

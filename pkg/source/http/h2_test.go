@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// h2 is a server with handwritten HTTP/2 frames: it answers connection n, from 0, with
-// the n-th of answers or the last, once the request came.
+// h2 is a server with handwritten HTTP/2 frames. After the request it answers connection n,
+// from 0, with the n-th of answers, else with the last one.
 func h2(t testing.TB, answers ...[]byte) (url, caFile string) {
 	t.Helper()
 	ca := issue(t, nil, named("ca"))

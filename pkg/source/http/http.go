@@ -1,10 +1,10 @@
 // Package http polls a URL for manifests.
 //
-// It yields one source.File, named by the URL without its secrets. Any answer but a
-// complete, fresh 200 is an error: the last good set stays in use.
+// It yields one source.File, named by the URL without its secrets. Any answer is an error,
+// except a complete 200 and a 304 to a conditional request: the last good set stays in use.
 //
-// The one rule: neither the server's answers nor our credentials ever reach a log, an
-// error, or another origin.
+// The one rule: neither the body of an answer nor our credentials reach a log or an error of this
+// package, or another origin.
 package http
 
 import (
@@ -26,10 +26,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// BodyLimit is the largest body that is read, in bytes, decompressed.
+// BodyLimit is the largest body that the source reads, in bytes, decompressed.
 const BodyLimit = 10 << 20
 
-// HeaderLimit is the largest header of an answer that is read, in bytes.
+// HeaderLimit is the largest header of an answer that the source reads, in bytes.
 const HeaderLimit = 64 << 10
 
 const (
@@ -44,27 +44,28 @@ const (
 type Config struct {
 	// URL is an http or https URL; userinfo becomes basic authentication.
 	URL string
-	// Header is sent with every request, to URL's own origin only.
+	// Header has headers for every request. They go to the origin of URL only.
 	Header nethttp.Header
 	// CheckFrequency is the time between two requests; zero is 20 s (C-1.7.1).
 	CheckFrequency time.Duration
-	// Timeout bounds one request, its body included; zero is 10 s (C-1.7.1).
+	// Timeout limits one request with its body; zero is 10 s (C-1.7.1).
 	Timeout time.Duration
-	// CAFile holds the certificates, PEM, of the authorities that the server's is to be
-	// signed by; "" is the system's. CertFile and KeyFile hold, PEM, the client
-	// certificate; both or neither. All are read again before each request, and a
-	// change opens a new connection, so they may be rotated; an unusable one is an
-	// error of the source. They are not read for an http URL.
+	// CAFile, CertFile and KeyFile are PEM files. CAFile has the authorities that may sign
+	// the server's certificate; "" means those of the system. CertFile and KeyFile have the
+	// client certificate and its key; set both or neither. The source reads the files again
+	// before each request, and a change opens a new connection, so a user may rotate them.
+	// An unusable file is an error of the source. The source does not read them for an http
+	// URL.
 	CAFile, CertFile, KeyFile string
-	// Client replaces the files above by its Transport and Jar; nil is the source's own
-	// transport.
+	// Client, if it is not nil, makes the requests, with its Transport and Jar. Then the
+	// files above have no effect. nil: the source makes a client of its own.
 	Client *nethttp.Client
 	// Parse decodes the body; the second result lists the parts that it skipped on purpose. One
 	// goroutine at a time calls it.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
 	// Log receives requests, at debug; nil discards them.
 	Log *slog.Logger
-	// UserAgent is sent where Header names none.
+	// UserAgent is the User-Agent of requests, unless Header has one.
 	UserAgent string
 	// Insecure allows an http URL of another host.
 	Insecure bool
@@ -74,14 +75,14 @@ type Config struct {
 type Source struct {
 	cfg  Config
 	url  *url.URL                                // without userinfo and fragment
-	name string                                  // the URL without secrets
+	name string                                  // the URL without secrets, for texts
 	read func(what, path string) ([]byte, error) // readCredential
 }
 
 var _ source.Source = (*Source)(nil)
 
-// New returns the source of cfg.URL; the error says why it cannot poll that URL,
-// without repeating it. It sends nothing before Sets.
+// New returns the source of cfg.URL. An error says why the source cannot poll that URL, and
+// does not contain it. The source sends nothing before Sets.
 func New(cfg Config) (*Source, error) {
 	u, err := url.Parse(cfg.URL)
 	switch {
@@ -142,21 +143,21 @@ func (s *Source) Name() string { return "http:" + s.name }
 func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
 		p := &poller{Source: s, pace: pacer{poll: s.cfg.CheckFrequency}}
-		defer func() { p.hangUp() }()
-		said, heard := "", false
+		defer func() { p.closeIdle() }()
+		lastError, yielded := "", false // lastError: the error last yielded, "" after a set
 		for {
 			err := p.poll(ctx)
 			if ctx.Err() != nil {
 				return
 			}
 			switch {
-			case err != nil && err.Error() != said:
-				said = err.Error()
+			case err != nil && err.Error() != lastError:
+				lastError = err.Error()
 				if !yield(source.Snapshot{}, err) {
 					return
 				}
-			case err == nil && (!heard || said != "" || p.set.Dirty()):
-				said, heard = "", true
+			case err == nil && (!yielded || lastError != "" || p.set.Dirty()):
+				lastError, yielded = "", true
 				if !yield(p.set.Snapshot(), nil) {
 					return
 				}
@@ -176,22 +177,22 @@ type poller struct {
 	set    source.Builder
 	pace   pacer
 
-	have     bool              // a document was read, and no empty answer since
-	sum      [sha256.Size]byte // of its body
+	have     bool              // the last complete answer was a document that poll accepted
+	sum      [sha256.Size]byte // of that document's body
 	read     source.File       // its content
 	notices  []pod.Problem     // the parts that its parser skipped
 	version  version           // its version
 	shown    bool              // the set has this content
-	full     time.Time         // when it was read
-	etag     string
-	modified string
-	retry    time.Duration
-	unframed bool              // the last body's end is that of its connection
-	doubted  [sha256.Size]byte // of an unframed body that Worsens the set
+	full     time.Time         // when the last poll with a whole document began
+	etag     string            // ETag of the last 200
+	modified string            // Last-Modified of the last 200
+	retry    time.Duration     // the last delay after a failure
+	unframed bool              // only the end of the connection shows the end of the last body
+	rejected [sha256.Size]byte // the sum of the last unframed body that poll rejected
 }
 
-// delay returns how long to wait: about CheckFrequency, or longer and longer
-// after failures.
+// delay returns how long to wait before the next poll: about CheckFrequency, or after failures an
+// exponential back-off.
 func (p *poller) delay(err error) time.Duration {
 	if err == nil || errors.As(err, new(*alternation)) {
 		p.retry = 0
@@ -213,12 +214,12 @@ func (p *poller) poll(ctx context.Context) error {
 	p.cfg.Log.Debug("Requested manifests", "url", p.name, "status", status, "bytes", len(body), "took", time.Since(start))
 	switch {
 	case err != nil:
-		p.hangUp()
+		p.closeIdle()
 		return err
 	case status == nethttp.StatusNotModified:
 		return p.apply(start)
 	case len(bytes.TrimSpace(body)) == 0:
-		// C-1.7.4 is not followed: an outage must not look like "no pods".
+		// Unlike C-1.7.4: an outage must not look like a set without pods.
 		p.have = false
 		return errors.New("empty answer; to serve no pods, answer with an empty List")
 	}
@@ -229,22 +230,23 @@ func (p *poller) poll(ctx context.Context) error {
 	}
 	read, notices := p.cfg.Parse(body, p.name)
 	read.File = p.name
-	if p.unframed && sum != p.doubted && p.set.Worsens(read) {
-		// It may be half of a document: a body that was cut off looks the same.
-		p.have, p.doubted = false, sum
+	if p.unframed && sum != p.rejected && p.set.Worsens(read) {
+		// It may be half of a document: a body that was cut off looks the same. If the next
+		// answer is equal, poll accepts it.
+		p.have, p.rejected = false, sum
 		return errors.New("the answer states no length and lacks pods of the last one; requesting it again")
 	}
-	p.have, p.sum, p.shown, p.doubted = true, sum, false, [sha256.Size]byte{}
+	p.have, p.sum, p.shown, p.rejected = true, sum, false, [sha256.Size]byte{}
 	p.read, p.notices = read, notices
 	p.version = versionOf(p.read)
-	// The log contains only this of a body (F61).
+	// The log has nothing else from a body (F61).
 	p.cfg.Log.Debug("Read changed document", "url", p.name, "bytes", len(body), "sha256", hex.EncodeToString(sum[:]),
 		"pods", len(p.read.Pods), "problems", len(p.read.Problems))
 	return p.apply(start)
 }
 
-// apply puts the last document into the set, unless another version is in force. The
-// error says that content alternates.
+// apply puts the last document into the set, unless the pacer keeps another version in force.
+// The error says that content alternates.
 func (p *poller) apply(now time.Time) error {
 	var alternates error
 	if !harmless(p.read) {
@@ -300,7 +302,7 @@ func (p *poller) get(ctx context.Context) (body []byte, status int, err error) {
 		return nil, status, fmt.Errorf("the body is larger than %d MiB", BodyLimit>>20)
 	}
 	p.unframed = response.ProtoMajor == 1 && response.ContentLength < 0 && len(response.TransferEncoding) == 0 &&
-		!response.Uncompressed && response.TLS == nil // gzip and TLS say where they end
+		!response.Uncompressed && response.TLS == nil // gzip and TLS mark their end
 	if status == nethttp.StatusOK {
 		p.etag, p.modified = response.Header.Get("ETag"), response.Header.Get("Last-Modified")
 	}

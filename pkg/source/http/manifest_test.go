@@ -129,8 +129,8 @@ func TestF60_OnlyAnExplicitEmptyListIsNothing(t *testing.T) {
 	}
 }
 
-// The log contains only the names and field values of a body that a person needs to
-// repair it, never a Secret's data, an environment or a whole line.
+// Of a body the log contains only the names and field values that a user needs to repair it.
+// It never contains a Secret's data, an environment or a whole line.
 //
 // Shows: F61
 func TestF61_NoBodyIsLogged(t *testing.T) {

@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// setClient prepares the client of the next request, a new one when the credentials have
-// changed.
+// setClient prepares the client of the next request. If the credentials have changed, it makes a
+// new one.
 func (p *poller) setClient() error {
 	if p.cfg.Client != nil {
 		if p.client == nil {
-			p.client = p.within(*p.cfg.Client)
+			p.client = p.sameOrigin(*p.cfg.Client)
 		}
 		return nil
 	}
@@ -28,15 +28,15 @@ func (p *poller) setClient() error {
 		return err
 	}
 	if p.client == nil || c.sum != p.creds.sum {
-		p.hangUp()
-		p.client, p.creds = p.within(nethttp.Client{Transport: ownTransport(c.config)}), c
+		p.closeIdle()
+		p.client, p.creds = p.sameOrigin(nethttp.Client{Transport: ownTransport(c.config)}), c
 	}
 	return nil
 }
 
-// hangUp closes the connection, if it is the poller's own: after a failure the next
-// attempt must not depend on a connection that may be dead.
-func (p *poller) hangUp() {
+// closeIdle closes the idle connection, if it is the poller's own. After a failure the next
+// attempt must not depend on a connection that may be broken.
+func (p *poller) closeIdle() {
 	if p.client != nil && p.cfg.Client == nil {
 		p.client.CloseIdleConnections()
 	}
@@ -57,10 +57,10 @@ func ownTransport(config *tls.Config) *nethttp.Transport {
 	return t
 }
 
-// within returns c as a client that stays at its origin. Redirects elsewhere are errors: headers
-// may carry credentials, and the answering server decides which pods run on this node.
-func (s *Source) within(c nethttp.Client) *nethttp.Client {
-	c.Timeout = 0 // the request's context has it
+// sameOrigin returns a copy of c that rejects redirects to another origin than the URL's. Headers
+// may have credentials, and the server that answers decides which pods run on this node.
+func (s *Source) sameOrigin(c nethttp.Client) *nethttp.Client {
+	c.Timeout = 0 // the request's context has the timeout
 	c.CheckRedirect = func(next *nethttp.Request, via []*nethttp.Request) error {
 		switch {
 		case origin(next.URL) != origin(s.url):
@@ -73,7 +73,8 @@ func (s *Source) within(c nethttp.Client) *nethttp.Client {
 	return &c
 }
 
-// printable returns a server's text, if it may be shown.
+// printable returns a server's text, or "(not shown)" if it is long or has other characters than
+// printable ASCII.
 func printable(text string) string {
 	if len(text) > 200 || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return "(not shown)"
@@ -94,8 +95,8 @@ func origin(u *url.URL) string {
 	return strings.ToLower(u.Scheme) + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }
 
-// failure is a failed request, with a text for people. It contains no part of the URL,
-// the headers or the body.
+// failure is the error of a failed request, with a text for users. Of the URL and the headers it
+// contains at most the host, or the origin of a redirect. It contains no part of the body.
 type failure struct {
 	text  string
 	cause error
@@ -155,8 +156,8 @@ func failureText(err error) string {
 	return untypedText(err)
 }
 
-// untypedText classifies errors without a type by their text. It does not show that text, which may
-// repeat a text of the server.
+// untypedText classifies errors without a type by their text. It does not return that text, which
+// may contain a text of the server.
 func untypedText(err error) string {
 	text := err.Error()
 	switch {
@@ -172,7 +173,7 @@ func untypedText(err error) string {
 	return "no valid HTTP answer"
 }
 
-// redact returns u without fragment and with its secrets replaced.
+// redact returns u as a string, without its fragment and with "redacted" in place of its secrets.
 func redact(u *url.URL) string {
 	c := *u
 	c.Fragment, c.RawFragment = "", ""
@@ -189,8 +190,8 @@ func redact(u *url.URL) string {
 	return c.String()
 }
 
-// secret reports whether a query parameter looks like a credential: by its name, or by
-// a value as long and dense as a token.
+// secret reports whether a query parameter looks like a credential. It does by its name, or by a
+// value of at least 32 characters without separators, as of a token.
 func secret(name, value string) bool {
 	if plain, err := url.QueryUnescape(name); err == nil {
 		name = plain
