@@ -254,15 +254,15 @@ func (c *PodConfig) follow(ctx context.Context, i int, s source.Source, messages
 func (c *PodConfig) receive(l Layer, m message, now time.Time) Layer {
 	switch {
 	case m.ended:
-		c.log.Debug("Source ended", "layer", l.state.Name)
+		c.log.Debug("Source ended", "source", l.state.Name)
 		return l.Ended()
 	case m.err != nil:
-		c.log.Debug("Failed to read source", "layer", l.state.Name, "err", m.err)
+		c.log.Debug("Failed to read source", "source", l.state.Name, "error", m.err)
 		return l.Failed(m.err, now)
 	}
 	l = l.Read(m.snapshot, now)
-	c.log.Debug("Source read", "layer", l.state.Name, "revision", m.snapshot.Revision,
-		"pods", l.state.Pods, "changed", len(l.changedPods), "problems", len(l.problems))
+	c.log.Debug("Source read", "source", l.state.Name, "revision", m.snapshot.Revision,
+		"pods", l.state.Pods, "pods_changed", len(l.changedPods), "problems", len(l.problems))
 	return l
 }
 
@@ -299,7 +299,7 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 	}
 	b := Batch{Updates: append(updates, u), State: next.merged, Layer: layer.state.Name, ChangedSets: layer.changedSets}
 	b.Updates = c.mode.Convert(b)
-	c.log.Debug("Source restored", "layer", layer.state.Name, "pods", layer.state.Pods, "last_good", r.At)
+	c.log.Debug("Source restored", "source", layer.state.Name, "pods", layer.state.Pods, "last_read", r.At)
 	return next, b
 }
 

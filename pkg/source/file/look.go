@@ -53,8 +53,8 @@ type look struct {
 	missing   time.Time // since when Path is missing
 }
 
-// cost counts the work so far: directories listed, names looked at, files opened, files
-// read.
+// cost counts the work since Sets began: directories listed, names looked at, files opened,
+// files read.
 type cost struct{ listed, looked, opened, read int }
 
 // entry is the state of a file that was read.

@@ -30,8 +30,8 @@ func (l *look) full() {
 	l.withheld = false
 	l.err = l.walk()
 	now := time.Now()
-	l.cfg.Log.LogAttrs(l.ctx, slog.LevelDebug, "Scanned manifests", slog.String("path", l.cfg.Path), slog.Int("listed", l.cost.listed),
-		slog.Int("looked", l.cost.looked), slog.Int("opened", l.cost.opened), slog.Int("read", l.cost.read))
+	l.cfg.Log.LogAttrs(l.ctx, slog.LevelDebug, "Scanned manifests", slog.String("path", l.cfg.Path), slog.Int("directories_listed", l.cost.listed),
+		slog.Int("names_checked", l.cost.looked), slog.Int("files_opened", l.cost.opened), slog.Int("files_read", l.cost.read))
 	if l.err != nil && errors.Is(l.err, fs.ErrNotExist) && l.yielded && l.lastError == "" {
 		// A directory that is replaced by two renames is missing for a moment.
 		if l.missing.IsZero() {
