@@ -27,8 +27,8 @@ func settled(b *bench, n int) *look {
 	return l
 }
 
-// ages waits until a file's stamps are old enough to be trusted: only the kernel can
-// set the change time.
+// ages waits until a file's time stamps are old enough for the source to trust them. Only
+// the kernel can set the change time.
 func (b *bench) ages(name string) {
 	b.t.Helper()
 	wait.True(b.t, "stamps are old", func() bool { return !statPath(b.path(name)).id.racy(time.Now()) })
@@ -62,7 +62,7 @@ func BenchmarkRescan(b *testing.B) {
 	}
 }
 
-// BenchmarkOneChange is from the event to the snapshot, beside many others.
+// BenchmarkOneChange measures one change, from the event to the snapshot, beside many other files.
 func BenchmarkOneChange(b *testing.B) {
 	for _, files := range []int{100, 10_000} {
 		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {

@@ -97,7 +97,7 @@ func TestF42_SingleFileMissingAtFirst(t *testing.T) {
 	l.Set().Holds(t, "one")
 }
 
-// Two renames replace the directory; no set shows the moment in between.
+// Two renames replace the directory. No set shows that it is missing between them.
 //
 // Shows: F42
 func TestF42_DirectoryReplacedIsOneChange(t *testing.T) {
@@ -161,7 +161,7 @@ func asUnprivileged(t *testing.T, s *file.Source) (source.Snapshot, error) {
 	return snapshot, err
 }
 
-// newOpenPlace is a place that everybody can look into.
+// newOpenPlace returns a place that every user can read.
 func newOpenPlace(t *testing.T) place {
 	t.Helper()
 	p := newPlace(t)

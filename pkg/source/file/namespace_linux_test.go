@@ -85,7 +85,7 @@ func TestF42_BindMountUnmounted(t *testing.T) {
 					t.Fatal("the pod is another pointer")
 				}
 			}
-			// It is followed on the mount that is there now.
+			// The source follows the directory on the current mount.
 			b.put(below+"/web.yaml", "pod one y\n")
 			l.Set().Names(t, "one")
 			// The directory below the mount has another set.

@@ -316,8 +316,8 @@ func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
 	}
 }
 
-// In a bad directory below Path, and in those below it, not even a removal is accepted;
-// those beside it are judged by themselves.
+// In a bad directory below Path, and in those below it, the source does not even accept a
+// removal. It judges the directories beside it separately.
 //
 // Shows: I9
 func TestI9_PermissionsOfADirectoryBelowKeepItsFiles(t *testing.T) {

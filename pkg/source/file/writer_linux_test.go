@@ -311,7 +311,7 @@ func TestF42_MountIsKnownHere(t *testing.T) {
 	}
 }
 
-// As if it had been a regular file when it was looked at.
+// The FIFO stands for a file that was regular when the source read its status.
 //
 // Shows: F45
 func TestF45_FIFOThatReplacesAFileIsNotWaitedFor(t *testing.T) {
@@ -387,7 +387,7 @@ func TestF45_OnlyRegularFilesAreEverOpened(t *testing.T) {
 	}
 }
 
-// The file that was judged is the one that is read, even if the path changes meanwhile.
+// The source reads the file that it judged, even if the path changes meanwhile.
 func TestPermissionsAreThoseOfWhatIsOpen(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -416,7 +416,7 @@ func TestPermissionsAreThoseOfWhatIsOpen(t *testing.T) {
 	if got := read(func() { ok(t, os.Rename(filepath.Join(evil, "web.yaml"), b.path("web.yaml"))) }); got != "pod good x\n" {
 		t.Errorf("the file was swapped and %q was read", got)
 	}
-	// And the directory, once it is open.
+	// The same holds for a directory that is open.
 	b.put("web.yaml", "pod good x\n")
 	d, err := openDir(b.dir, false)
 	ok(t, err)

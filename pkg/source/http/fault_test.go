@@ -51,8 +51,8 @@ func TestF60_EmptyBodyKeepsPods(t *testing.T) {
 	}
 }
 
-// firstSet returns the first set of a source whose time is so short that a machine may
-// take it from good answers too.
+// firstSet returns the first set of a source with a short timeout. On a busy machine even a good
+// answer may exceed it.
 func firstSet(t *testing.T, l *sourcetest.Listener) sourcetest.Result {
 	t.Helper()
 	w := l.Next()
@@ -305,7 +305,7 @@ func TestUnchangedDocumentIsAskedForConditionally(t *testing.T) {
 	}
 }
 
-// transport answers without a network, so that time can be owned.
+// transport answers without a network, so that a test can use fake time.
 type transport func(*nethttp.Request) (*nethttp.Response, error)
 
 func (f transport) RoundTrip(r *nethttp.Request) (*nethttp.Response, error) { return f(r) }
@@ -344,8 +344,8 @@ func TestFailuresBackOffToFiveMinutes(t *testing.T) {
 	})
 }
 
-// A server that claims forever that nothing changed is asked for the whole
-// document every five minutes.
+// If a server always answers that nothing changed, the source requests the whole document
+// every five minutes.
 //
 // Shows: F62
 func TestF62_LyingETagIsFoundOut(t *testing.T) {

@@ -17,8 +17,8 @@ type word struct {
 	err string
 }
 
-// listens runs a source in fake time for that long; says is the body at each
-// poll, "" a failure.
+// listens runs a source in fake time for the duration long. says returns the body for each poll,
+// "" for a failure.
 func listens(t *testing.T, long time.Duration, says func(n int, since time.Duration) string) (words []word, polls int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -20,7 +20,7 @@ func parse(data []byte, file string) (source.File, []pod.Problem) {
 	return sourcetest.Parse("http", file)(data, file)
 }
 
-// site is a server whose answer can be changed while it is asked.
+// site is a server whose answer a test can change during polls.
 type site struct {
 	*httptest.Server
 	mu     sync.Mutex // guards the fields below

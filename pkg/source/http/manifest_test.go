@@ -89,7 +89,7 @@ func TestF64_OneBadPodDoesNotLoseTheOthers(t *testing.T) {
 			m := remember(t, s)
 			m.stand(t, "a-n1=i:1", "b-n1=i:1", "c-n1=i:1")
 			s.says(list(one("a", "i:2"), change(one("b", "i:2")), one("d", "i:1")))
-			// c is gone from a list with a mistake in it: nothing is taken away.
+			// A list with a mistake lacks c: the source removes nothing.
 			m.stand(t, "a-n1=i:2", "b-n1=i:1", "c-n1=i:1", "d-n1=i:1")
 			if len(merge(m.layer).Problems) == 0 {
 				t.Error("no problem is reported")

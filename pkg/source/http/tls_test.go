@@ -142,8 +142,8 @@ func TestF62_CertificatesThatAreNoGood(t *testing.T) {
 	}
 }
 
-// mutual is a server that wants to be shown a certificate of ca, and answers
-// with its name.
+// mutual is a server that requires a client certificate of ca, and answers with that
+// certificate's name.
 func mutual(t testing.TB, server, ca *pair) *site {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
