@@ -87,6 +87,20 @@ func (w *world) Proxy() (string, error) {
 	return w.proxy, w.unread
 }
 
+// looked returns the number of calls of Proxy.
+func (w *world) looked() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.looks
+}
+
+// did reports whether a call was made.
+func (w *world) did(call string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.calls, call)
+}
+
 func (w *world) Watch(ctx context.Context, changed, proxied func()) error {
 	w.mu.Lock()
 	w.changed, w.proxied = changed, proxied
@@ -339,8 +353,8 @@ func TestBalancer_KubeProxyStartsLater_RulesAreRemoved(t *testing.T) {
 			b.Set([]*pod.Object{web("")}, wants(p), Complete)
 			synctest.Wait()
 			time.Sleep(time.Hour)
-			if w.looks != 1 {
-				t.Errorf("%s: looked %d times at rest", name, w.looks)
+			if n := w.looked(); n != 1 {
+				t.Errorf("%s: looked %d times at rest", name, n)
 			}
 			w.set(func() { w.proxy = "table ip kube-proxy" })
 			if reported {
@@ -349,18 +363,18 @@ func TestBalancer_KubeProxyStartsLater_RulesAreRemoved(t *testing.T) {
 				_ = b.Report(pod.StatusReport{Pod: onePod("p", "10.88.0.2", v1.ConditionTrue)})
 			}
 			synctest.Wait()
-			if !slices.Contains(w.calls, "remove") {
-				t.Errorf("%s: the rules stay: %q", name, w.calls)
+			if !w.did("remove") {
+				t.Errorf("%s: the rules stay", name)
 			}
 			_, applied := w.backends()
 			time.Sleep(5 * time.Minute)
-			looks := w.looks
+			looks := w.looked()
 			for range 100 {
 				w.proxied()
 				synctest.Wait()
 			}
-			if w.looks != looks {
-				t.Errorf("%s: looked %d times while it changed its rules", name, w.looks-looks)
+			if n := w.looked() - looks; n != 0 {
+				t.Errorf("%s: looked %d times while it changed its rules", name, n)
 			}
 			reports := slices.DeleteFunc(w.heard(), func(s string) bool { return s != ReasonProxy })
 			if _, n := w.backends(); n != applied || len(reports) != 1 {
@@ -391,8 +405,8 @@ func TestBalancer_ManyChanges_LookForAKubeProxyOnceAMinute(t *testing.T) {
 			_ = b.Report(pod.StatusReport{Pod: onePod("p", "10.88.0.2", ready)})
 			time.Sleep(500 * time.Millisecond)
 		}
-		if w.looks > 2 {
-			t.Errorf("looked %d times in a minute", w.looks)
+		if n := w.looked(); n > 2 {
+			t.Errorf("looked %d times in a minute", n)
 		}
 	})
 }
