@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -38,7 +39,7 @@ type storage struct {
 
 // newStorage starts the world. The kubelet's directory is a mount that is shared, as on a machine with
 // systemd, so that the mounts of the driver's container reach the node.
-func newStorage(t testing.TB) *storage {
+func newStorage(t testing.TB, flags ...string) *storage {
 	t.Helper()
 	w := bareWorld(t)
 	w.importImages()
@@ -53,7 +54,7 @@ func newStorage(t testing.TB) *storage {
 	s.must(unix.Mount("", dir, "", unix.MS_SHARED, ""), os.WriteFile(s.boot, []byte("11111111-1111-4111-8111-111111111111\n"), 0o444))
 	s.mount(s.boot, "/proc/sys/kernel/random/boot_id")
 	w.file = w.cluster.NodeKubeconfig(t, w.name)
-	w.serve("--cluster-dns", dnsAddress, "--kubelet-dir", dir)
+	w.serve(append([]string{"--cluster-dns", dnsAddress, "--kubelet-dir", dir}, flags...)...)
 	w.cluster.KubeProxy(t, w.name)
 	for _, name := range []string{"external-attacher", "external-provisioner", "external-resizer"} {
 		text, err := os.ReadFile(filepath.Join(node.Repo(), "bin/csi", name+".yaml"))
@@ -335,11 +336,12 @@ func podWithVolume(name, volume, script string) string {
 }
 
 // TestCSI_GrowingAndEphemeralVolumes_AreMountedAndLeaveNothing: a mounted volume grows with its claim; an
-// inline volume and the claim of a generic ephemeral volume exist as long as their pods.
+// inline volume and the claim of a generic ephemeral volume exist as long as their pods. The metrics of the
+// node have the size and the health that the driver reports.
 //
 // Shows: C-1.37
 func TestCSI_GrowingAndEphemeralVolumes_AreMountedAndLeaveNothing(t *testing.T) {
-	s := newStorage(t)
+	s := newStorage(t, "--volume-health", "--volume-stats-agg-period", "1s")
 	const claim = `{accessModes: [ReadWriteOnce], storageClassName: disk, resources: {requests: {storage: 16Mi}}}`
 	s.apply("{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: grows}, spec: " + claim + "}\n---\n" +
 		podWithVolume("grows", "persistentVolumeClaim: {claimName: grows}", "echo kept >/data/file; exec sleep 100000") + "---\n" +
@@ -355,9 +357,15 @@ func TestCSI_GrowingAndEphemeralVolumes_AreMountedAndLeaveNothing(t *testing.T) 
 	}
 	s.awaitCalls(inline, "NodePublishVolume")
 
+	s.awaitMetrics("grows", "0", 16<<20)
+	s.must(os.WriteFile(filepath.Join(s.data, grows+".abnormal"), []byte("the disk is failing"), 0o600))
+	s.awaitMetrics("grows", "1", 16<<20)
+	s.awaitOutput("Volume data: the disk is failing", "get", "events", "--field-selector", "reason=VolumeConditionAbnormal", "-o", "jsonpath={.items[0].message}{.items[0].note}")
+
 	s.kubectl("patch", "pvc", "grows", "-p", `{"spec": {"resources": {"requests": {"storage": "48Mi"}}}}`)
 	s.awaitOutput("48Mi", "get", "persistentvolumeclaim", "grows", "-o", "jsonpath={.status.capacity.storage}")
 	s.awaitCalls(grows, "ControllerPublishVolume NodeStageVolume NodePublishVolume ControllerExpandVolume NodeExpandVolume")
+	s.awaitMetrics("grows", "1", 48<<20)
 
 	s.kubectl("delete", "pod", "grows", "inline", "generic", "--wait=false")
 	s.awaitCalls(inline, "NodePublishVolume NodeUnpublishVolume")
@@ -382,4 +390,20 @@ func (s *storage) inlineVolume() string {
 		s.Fatalf("the inline volumes are %v, %v", all, err)
 	}
 	return filepath.Base(all[0])
+}
+
+// awaitMetrics waits until the metrics of the node have the health and the size of a claim's volume.
+func (s *storage) awaitMetrics(claim, abnormal string, size int) {
+	s.Helper()
+	of := fmt.Sprintf("{namespace=%q,persistentvolumeclaim=%q} ", "default", claim)
+	want := []string{"kubelet_volume_stats_health_status_abnormal" + of + abnormal, "kubelet_volume_stats_capacity_bytes" + of + strconv.FormatFloat(float64(size), 'g', -1, 64)}
+	s.await(func() error {
+		out, err := s.try("get", "--raw", "/api/v1/nodes/"+s.name+"/proxy/metrics")
+		for _, line := range want {
+			if err == nil && !strings.Contains(out, line+"\n") {
+				err = fmt.Errorf("the metrics have no %s", line)
+			}
+		}
+		return err
+	})
 }
