@@ -102,10 +102,6 @@ func record(ctx context.Context, o *options) (r *Result, err error) {
 	if s.result.Version, err = agent.Version(); err != nil {
 		return nil, err
 	}
-	if s.pods, err = st.Watch(ctx); err != nil {
-		return nil, err
-	}
-	defer func() { s.count(s.pods.Close()) }()
 	if err := s.createDriver(ctx); err != nil {
 		return nil, err
 	}

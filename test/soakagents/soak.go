@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/arm"
@@ -39,7 +41,6 @@ type soak struct {
 	*stage.Stage
 	dir    string // of the plugins' sockets
 	turn   *stage.Turn
-	pods   *stage.Pods
 	gpus   *plugins.GPUs
 	cards  *plugins.Cards
 	disks  *plugins.Disks
@@ -105,6 +106,7 @@ func (s *soak) round(ctx context.Context, i int, reboots bool) error {
 		s.compare(n, before, s.awaitSets(ctx, n, "after the reboot"))
 	}
 	for _, name := range n.pods() {
+		s.countFailed(ctx, name)
 		if err := s.remove(ctx, podsPath+"/"+name); err != nil {
 			return err
 		}
@@ -112,9 +114,7 @@ func (s *soak) round(ctx context.Context, i int, reboots bool) error {
 	if err := s.kill(ctx, 7*time.Second); err != nil {
 		return err
 	}
-	if err := s.pods.Await(ctx, patience, "the pods of round "+n.all+" to be gone", func(all map[string]stage.Versions) bool {
-		return !slices.ContainsFunc(n.pods(), func(name string) bool { return all[name].Now() != nil })
-	}); err != nil {
+	if err := s.awaitGone(ctx, n); err != nil {
 		s.note("%v", err)
 		s.result.Stuck++
 		if err := s.forceAway(ctx, n); err != nil {
@@ -124,11 +124,23 @@ func (s *soak) round(ctx context.Context, i int, reboots bool) error {
 	return s.removeAll(ctx, n)
 }
 
+// awaitGone waits until the pods of a round are gone.
+func (s *soak) awaitGone(ctx context.Context, n names) error {
+	return arm.Until(ctx, patience, 500*time.Millisecond, func() (bool, error) {
+		for _, name := range n.pods() {
+			if _, err := s.pod(ctx, name); !apierrors.IsNotFound(err) {
+				return false, errors.Join(fmt.Errorf("pod %s is not gone", name), err)
+			}
+		}
+		return true, nil
+	})
+}
+
 // forceAway removes pods that do not go, so that the next round has their devices.
 func (s *soak) forceAway(ctx context.Context, n names) error {
 	for _, name := range n.pods() {
 		err := s.Admin.Delete().AbsPath(podsPath+"/"+name).Param("gracePeriodSeconds", "0").Do(ctx).Error()
-		if err != nil && !strings.Contains(err.Error(), "not found") {
+		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 	}
@@ -206,8 +218,10 @@ func (s *soak) awaitDevices(ctx context.Context) error {
 		if err := s.Admin.Get().Resource("nodes").Name(nodeName).Do(ctx).Into(&n); err != nil {
 			return false, err
 		}
-		q := n.Status.Allocatable[plugins.Resource]
-		return q.Value() == 4, fmt.Errorf("the node shows %d devices", q.Value())
+		if q := n.Status.Allocatable[plugins.Resource]; q.Value() != 4 {
+			return false, fmt.Errorf("the node shows %d devices", q.Value())
+		}
+		return true, nil
 	})
 }
 
@@ -221,7 +235,10 @@ func (s *soak) awaitSets(ctx context.Context, n names, when string) map[string]s
 			return false, err
 		}
 		waiting := slices.DeleteFunc(n.pods(), func(name string) bool { return sets[name] != "" || s.failed(ctx, name) })
-		return len(waiting) == 0, fmt.Errorf("pods %v do not run", waiting)
+		if len(waiting) > 0 {
+			return false, fmt.Errorf("pods %v do not run", waiting)
+		}
+		return true, nil
 	})
 	if err != nil {
 		s.note("%s: %v", when, err)
@@ -230,7 +247,7 @@ func (s *soak) awaitSets(ctx context.Context, n names, when string) map[string]s
 	users := make(map[string]string)
 	for _, name := range slices.Sorted(maps.Keys(sets)) {
 		gpu, _, _ := strings.Cut(sets[name], " ")
-		if other := users[gpu]; other != "" && gpu != "" {
+		if other := users[gpu]; other != "" && gpu != "gpu=" {
 			s.note("%s: %s and %s have device %s", when, other, name, gpu)
 			s.result.Shared++
 		}
@@ -241,9 +258,27 @@ func (s *soak) awaitSets(ctx context.Context, n names, when string) map[string]s
 
 // failed reports whether a pod has failed.
 func (s *soak) failed(ctx context.Context, name string) bool {
-	var p v1.Pod
-	err := s.Admin.Get().AbsPath(podsPath + "/" + name).Do(ctx).Into(&p)
+	p, err := s.pod(ctx, name)
 	return err == nil && p.Status.Phase == v1.PodFailed
+}
+
+// pod returns a pod as the API server has it.
+func (s *soak) pod(ctx context.Context, name string) (*v1.Pod, error) {
+	p := &v1.Pod{}
+	return p, s.Admin.Get().AbsPath(podsPath + "/" + name).Do(ctx).Into(p)
+}
+
+// countFailed counts a pod that has failed, by the reason.
+func (s *soak) countFailed(ctx context.Context, name string) {
+	p, err := s.pod(ctx, name)
+	switch {
+	case err != nil:
+		s.note("pod %s: %v", name, err)
+	case p.Status.Phase == v1.PodFailed:
+		reason := cmp.Or(p.Status.Reason, "without a reason")
+		s.note("%s failed: %s %s", name, reason, p.Status.Message)
+		s.result.Failed[reason]++
+	}
 }
 
 // sets returns the devices of running containers, and their CPUs if they have some for themselves.
@@ -288,10 +323,16 @@ func (s *soak) countLeft(ctx context.Context) error {
 		left = append(left, s.pinned()...)
 		mounts := s.mounts()
 		s.result.Leaks, s.result.Mounts = len(left), len(mounts)
-		return len(left)+len(mounts) == 0, errors.New("something is left")
+		if len(left)+len(mounts) > 0 {
+			return false, errors.New("something is left")
+		}
+		return true, nil
 	})
-	if err != nil && ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if err != nil {
+		s.note("%v", err)
 	}
 	for _, what := range append(left, s.mounts()...) {
 		s.note("left at the end: %s", what)
@@ -320,22 +361,4 @@ func (s *soak) pinned() (all []string) {
 		}
 	}
 	return all
-}
-
-// count counts the pods that failed, by the reason.
-func (s *soak) count(all map[string]stage.Versions) {
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		for _, v := range all[name] {
-			if v.Pod.Status.Phase != v1.PodFailed || v.Pod.DeletionTimestamp != nil {
-				continue
-			}
-			reason := v.Pod.Status.Reason
-			if reason == "" {
-				reason = "without a reason"
-			}
-			s.note("%s failed: %s %s", name, reason, v.Pod.Status.Message)
-			s.result.Failed[reason]++
-			break
-		}
-	}
 }
