@@ -53,6 +53,52 @@ func (w *world) noteSets(object string) {
 	}
 }
 
+// actual returns the pods in the runtime.
+func (w *world) actual() []pod.Actual {
+	all, err := w.rt.Connect().CRI(cri.Config{Node: nodeName}).Pods(context.Background())
+	if err != nil {
+		w.problem(other, "read the runtime: %v", err)
+	}
+	return all
+}
+
+// ran is a container that ran when an agent was killed.
+type ran struct {
+	uid   string // of its pod
+	image string // as its pod names it
+	pod   pod.Key
+}
+
+// noteRunning notes the containers that run while no agent does.
+func (w *world) noteRunning() {
+	for _, have := range w.actual() {
+		for name, c := range have.Containers {
+			if config := w.rt.ContainerConfig(have.Key, name); c.State == pod.StateRunning && config != nil {
+				w.ran[c.ID] = ran{have.UID, config.GetImage().GetUserSpecifiedImage(), have.Key}
+			}
+		}
+	}
+}
+
+// checkRunning checks that each container that ran still runs, unless its pod was changed or removed.
+func (w *world) checkRunning(when string, all []pod.Actual) {
+	running := make(map[string]bool)
+	for _, have := range all {
+		for _, c := range have.Containers {
+			running[c.ID] = c.State == pod.StateRunning
+		}
+	}
+	for id, of := range w.ran {
+		same := slices.ContainsFunc(w.api.desired(), func(p *v1.Pod) bool {
+			return string(p.UID) == of.uid && p.DeletionTimestamp == nil && p.Spec.Containers[0].Image == of.image
+		})
+		if same && !running[id] {
+			w.problem(ended, "%s: container %s of %s does not run any more", when, id, of.pod)
+		}
+	}
+	clear(w.ran)
+}
+
 // checkPods checks the node after it has settled: each desired pod runs with what it requests, and no
 // device or exclusive CPU has two users.
 func (w *world) checkPods(when string) {
@@ -67,10 +113,8 @@ func (w *world) checkPods(when string) {
 			w.problem(waiting, "%s: pod %s does not run: %+v", when, p.Name, statusOf(r))
 		}
 	}
-	all, err := w.rt.Connect().CRI(cri.Config{Node: nodeName}).Pods(context.Background())
-	if err != nil {
-		w.problem(other, "%s: %v", when, err)
-	}
+	all := w.actual()
+	w.checkRunning(when, all)
 	devices, taken := make(map[string]string), kubecpuset.New()
 	for _, have := range all {
 		if !slices.ContainsFunc(desired, func(p *v1.Pod) bool { return p.Name == have.Key.Name }) {

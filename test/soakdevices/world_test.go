@@ -59,9 +59,10 @@ type world struct {
 	disks  *plugins.Disks
 	agent  *agent
 	boot   int
-	plugIn time.Time // when the plugins start after a reboot; zero: they have started
-	away   func()    // called while no agent runs; nil: nothing is
-	killed chan fate // a step has ended the agent
+	plugIn time.Time      // when the plugins start after a reboot; zero: they have started
+	away   func()         // called while no agent runs; nil: nothing is
+	ran    map[string]ran // the containers that ran when an agent was killed, by ID
+	killed chan fate      // a step has ended the agent
 
 	mu       sync.Mutex
 	n        int          // steps so far
@@ -106,12 +107,13 @@ const (
 	mounted promise = "mounts left"
 	twice   promise = "claims prepared twice, volumes staged or published twice"
 	waiting promise = "pods that did not run again"
+	ended   promise = "running containers that a kill of the agent ended"
 	gone    promise = "idle drivers taken for gone"
 	other   promise = "other errors"
 )
 
 // promises are in the order of the report.
-var promises = []promise{refused, changed, shared, left, mounted, twice, waiting, gone, other}
+var promises = []promise{refused, changed, shared, left, mounted, twice, waiting, ended, gone, other}
 
 // problem notes a breach of a promise.
 func (w *world) problem(p promise, format string, args ...any) {
@@ -377,8 +379,8 @@ func (s sink) Report(r pod.StatusReport) error {
 	r.Pod = r.Pod.DeepCopy()
 	w.statuses[pod.KeyOf(r.Pod)] = r
 	w.mu.Unlock()
-	ended := r.Pod.Status.Phase == v1.PodFailed && r.Pod.DeletionTimestamp == nil && !r.Unwanted // a reboot fails a pod that stops
-	if ended || strings.Contains(fmt.Sprint(r.Pod.Status), pod.ReasonUnexpectedAdmission) {
+	failed := r.Pod.Status.Phase == v1.PodFailed && r.Pod.DeletionTimestamp == nil && !r.Unwanted // a reboot fails a pod that stops
+	if failed || strings.Contains(fmt.Sprint(r.Pod.Status), pod.ReasonUnexpectedAdmission) {
 		w.problem(refused, "%s is refused: %s %s %s", pod.KeyOf(r.Pod), r.Pod.Status.Phase, r.Pod.Status.Reason, r.Pod.Status.Message)
 	}
 	w.api.reported(r)
@@ -397,7 +399,7 @@ func newWorld(t *testing.T, root string, fates map[int]fate) *world {
 	t.Helper()
 	w := &world{
 		t: t, root: root, rt: critest.New(), fates: fates, killed: make(chan fate, 1),
-		steps: make(map[string]int), sets: make(map[string]string), broken: make(map[promise]int), statuses: make(map[pod.Key]pod.StatusReport),
+		steps: make(map[string]int), sets: make(map[string]string), broken: make(map[promise]int), ran: make(map[string]ran), statuses: make(map[pod.Key]pod.StatusReport),
 	}
 	w.net.at = make(map[string]*endpoint)
 	w.api = newAPIServer(w)
@@ -448,7 +450,7 @@ func (w *world) live(long time.Duration) {
 		select {
 		case end := <-w.killed:
 			w.end()
-			if end == reboot {
+			if w.noteRunning(); end == reboot {
 				w.reboot()
 			}
 			if w.away != nil {
@@ -475,6 +477,7 @@ func (w *world) reboot() {
 	w.disks.Mounted.Lose()
 	w.unmountAll()
 	w.boot++
+	clear(w.ran)
 	w.plugIn = time.Now().Add(late)
 }
 
