@@ -158,9 +158,9 @@ func TestSubset_RecordedResults_FillTwentyMinutes(t *testing.T) {
 	}
 }
 
-// TestVerdict_CaseFailedOrLate_IsReported: a case that did not pass fails the subset; one that did not
+// TestReport_CaseFailedOrLate_IsReported: a case that did not pass fails the subset; one that did not
 // begin in time is reported as not checked.
-func TestVerdict_CaseFailedOrLate_IsReported(t *testing.T) {
+func TestReport_CaseFailedOrLate_IsReported(t *testing.T) {
 	names := []string{"one", "two"}
 	for _, c := range []struct {
 		results Results
@@ -173,7 +173,7 @@ func TestVerdict_CaseFailedOrLate_IsReported(t *testing.T) {
 		{Results{"one": {Outcome: failed, Reason: "why"}}, false, "failed: one: why"},
 		{Results{}, false, "0 of 2 cases passed"},
 	} {
-		if text, fine := verdictOf(names, c.results); fine != c.fine || !strings.Contains(text, c.text) {
+		if text, fine := reportOf(names, c.results); fine != c.fine || !strings.Contains(text, c.text) {
 			t.Errorf("%v: %t, %q", c.results, fine, text)
 		}
 	}

@@ -50,14 +50,14 @@ func runSubset(ctx context.Context, o *options) (fine bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	text, fine := verdictOf(names, results)
+	text, fine := reportOf(names, results)
 	fmt.Print(text)
 	return fine, nil
 }
 
-// verdictOf says which cases of a subset did not pass. Cases that did not begin in time are reported
+// reportOf says which cases of a subset did not pass. Cases that did not begin in time are reported
 // as not checked; a subset of which none ran has failed.
-func verdictOf(names []string, results Results) (text string, fine bool) {
+func reportOf(names []string, results Results) (text string, fine bool) {
 	var b strings.Builder
 	passes, late := 0, 0
 	for _, n := range names {
