@@ -249,10 +249,13 @@ func (r *records) adopt(id string) (file string, err error) {
 	if _, err := os.Lstat(file); err == nil {
 		return file, nil
 	}
-	if err := os.Rename(file+earlierSuffix, file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch err := os.Link(file+earlierSuffix, file); {
+	case errors.Is(err, fs.ErrNotExist):
+		return file, nil
+	case err != nil:
 		return file, err
 	}
-	return file, nil
+	return file, os.Remove(file + earlierSuffix)
 }
 
 // load returns the pulled record of an image, nil if there is none.
