@@ -181,7 +181,7 @@ spec: {spec: {devices: {requests: [{name: card, exactly: {deviceClassName: card.
 	w.awaitWipes(2)
 	w.apply(slice)
 	stop()
-	w.awaitOutput("", "get", "resourceslices", "-o", "name")
+	w.awaitOutput("", "get", "resourceslices", "--field-selector", "spec.nodeName="+w.name, "-o", "name")
 	if slices.ContainsFunc(w.audited(), func(r request) bool { return r.User.Username == w.user() && r.ResponseStatus.Code == 403 }) {
 		w.Error("a request of the node was forbidden")
 	}
