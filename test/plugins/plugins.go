@@ -257,17 +257,18 @@ func (p *process) startDriver(info *registerapi.PluginInfo, register func(*grpc.
 type Effects struct {
 	mu       sync.Mutex
 	at       map[string]time.Time // when the call was made that had the effect
+	unsure   map[string]bool      // an agent ended, and its disk does not say that they are there
 	repeated int                  // calls whose earlier answer a kill had lost
 	twice    []string             // calls that no kill explains
 }
 
-// put notes an effect. A second call is right only if the agent was killed before it could write the
-// answer of the first to its disk.
+// put notes an effect. A second call is right only if an agent was killed before it could write the
+// answer of the first to its disk, or while it was undoing the effect.
 func (e *Effects) put(n *Node, what string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if before, there := e.at[what]; there {
-		if n.Lost(before) {
+		if n.Lost(before) || e.unsure[what] {
 			e.repeated++
 		} else {
 			e.twice = append(e.twice, what)
@@ -277,6 +278,17 @@ func (e *Effects) put(n *Node, what string) {
 		e.at = make(map[string]time.Time)
 	}
 	e.at[what] = time.Now()
+	delete(e.unsure, what)
+}
+
+// Doubt notes the end of an agent, whose disk knows these effects.
+func (e *Effects) Doubt(known func(what string) bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unsure = make(map[string]bool)
+	for what := range e.at {
+		e.unsure[what] = !known(what)
+	}
 }
 
 // drop notes that an effect is undone.

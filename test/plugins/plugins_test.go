@@ -25,11 +25,17 @@ func TestEffects_SecondCall_IsRepeatedOrTwice(t *testing.T) {
 	if e.Repeated() != 1 || !slices.Equal(e.Twice(), []string{"b"}) {
 		t.Errorf("%d repeated, twice %v", e.Repeated(), e.Twice())
 	}
+	e.Doubt(func(what string) bool { return what == "b" })
+	e.put(n, "a")
+	e.put(n, "b")
+	if e.Repeated() != 2 || !slices.Equal(e.Twice(), []string{"b", "b"}) {
+		t.Errorf("after the end of an agent: %d repeated, twice %v", e.Repeated(), e.Twice())
+	}
 	e.drop("a")
 	e.put(n, "a")
 	e.Lose()
 	e.put(n, "b")
-	if got := e.Left(); !slices.Equal(got, []string{"b"}) || e.Repeated() != 1 || len(e.Twice()) != 1 {
+	if got := e.Left(); !slices.Equal(got, []string{"b"}) || e.Repeated() != 2 || len(e.Twice()) != 2 {
 		t.Errorf("after the ends: %v, %d repeated, twice %v", got, e.Repeated(), e.Twice())
 	}
 }

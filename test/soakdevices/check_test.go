@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -111,6 +112,8 @@ func (w *world) checkPods(when string) {
 			w.problem(left, "%s: pod %s is not gone", when, p.Name)
 		case !known || r.Pod.Status.Phase != v1.PodRunning || !r.Pod.Status.ContainerStatuses[0].Ready:
 			w.problem(waiting, "%s: pod %s does not run: %+v", when, p.Name, statusOf(r))
+		default:
+			w.checkUse(when, p)
 		}
 	}
 	all := w.actual()
@@ -141,6 +144,33 @@ func (w *world) checkPods(when string) {
 	}
 	if err := w.rt.Check(); err != nil {
 		w.problem(other, "%s: %v", when, err)
+	}
+}
+
+// knowsClaim reports whether the disk of the agent says that a claim is prepared.
+func (w *world) knowsClaim(uid string) bool {
+	text, err := os.ReadFile(w.path("root", "resource-claims", uid+".json"))
+	return err == nil && strings.Contains(string(text), fmt.Sprintf(`"progress":"done boot-%d"`, w.boot))
+}
+
+// knowsMount reports whether the disk of the agent says that a volume is mounted at a target.
+func (w *world) knowsMount(target string) bool {
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(target), "vol_data.json"))
+	return err == nil && strings.Contains(string(text), fmt.Sprintf(`"nodectl.dev/progress":"done boot-%d"`, w.boot))
+}
+
+// checkUse checks that the drivers have prepared the claim of a pod that runs, and mounted its volume.
+func (w *world) checkUse(when string, p *v1.Pod) {
+	for _, of := range p.Spec.ResourceClaims {
+		if !slices.Contains(w.cards.Prepared.Left(), "uid-"+*of.ResourceClaimName) {
+			w.problem(without, "%s: claim %s of %s is not prepared", when, *of.ResourceClaimName, p.Name)
+		}
+	}
+	for _, of := range p.Spec.Volumes {
+		at := w.path("kubelet", "pods", string(p.UID), "volumes", "kubernetes.io~csi", "pv-"+of.PersistentVolumeClaim.ClaimName, "mount")
+		if !slices.Contains(w.disks.Mounted.Left(), at) || !slices.Contains(w.mounts(), at) {
+			w.problem(without, "%s: volume %s of %s is not mounted", when, of.Name, p.Name)
+		}
 	}
 }
 

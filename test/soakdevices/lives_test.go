@@ -41,7 +41,7 @@ func story(w *world) {
 	w.gpu.Kill()
 	w.api.remove("shares")
 	w.live(5 * time.Second)
-	w.api.apply(shape{name: "late", gpus: "2"}.pod())
+	w.api.apply(shape{name: "late", gpus: "1"}.pod())
 	w.live(10 * time.Second)
 	w.restart(w.gpu)
 	w.part("after the restart of the plugin", settle)

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,7 +67,6 @@ type world struct {
 	n        int          // steps so far
 	fates    map[int]fate // by step
 	steps    map[string]int
-	kills    []time.Time
 	ends     []string // the steps after which an agent ended
 	problems []string
 	broken   map[promise]int
@@ -108,12 +106,13 @@ const (
 	twice   promise = "claims prepared twice, volumes staged or published twice"
 	waiting promise = "pods that did not run again"
 	ended   promise = "running containers that a kill of the agent ended"
+	without promise = "pods that run without their claim or volume"
 	gone    promise = "idle drivers taken for gone"
 	other   promise = "other errors"
 )
 
 // promises are in the order of the report.
-var promises = []promise{refused, changed, shared, left, mounted, twice, waiting, ended, gone, other}
+var promises = []promise{refused, changed, shared, left, mounted, twice, waiting, ended, without, gone, other}
 
 // problem notes a breach of a promise.
 func (w *world) problem(p promise, format string, args ...any) {
@@ -136,7 +135,6 @@ func (w *world) step(name string) {
 	w.steps[name]++
 	end := w.fates[w.n]
 	if end != 0 {
-		w.kills = append(w.kills, time.Now())
 		w.ends = append(w.ends, name)
 		a.dead.Store(true)
 	}
@@ -147,17 +145,6 @@ func (w *world) step(name string) {
 		return
 	}
 	backoff.Sleep(context.Background(), time.Millisecond)
-}
-
-// noted is the time from a call to the moment when the agent has its answer on the disk: each of the
-// steps between them takes a millisecond.
-const noted = 3 * time.Millisecond
-
-// lost reports whether an agent ended before it could write the answer of a call to its disk.
-func (w *world) lost(called time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.ContainsFunc(w.kills, func(at time.Time) bool { return !at.Before(called) && !at.After(called.Add(noted)) })
 }
 
 // agent is one run of nodectl.
@@ -404,7 +391,7 @@ func newWorld(t *testing.T, root string, fates map[int]fate) *world {
 	w.net.at = make(map[string]*endpoint)
 	w.api = newAPIServer(w)
 	of := &plugins.Node{
-		Dir: w.path("kubelet"), Line: func() plugins.Line { return w.net.line() }, Step: w.step, Lost: w.lost,
+		Dir: w.path("kubelet"), Line: func() plugins.Line { return w.net.line() }, Step: w.step, Lost: func(time.Time) bool { return false },
 		Failed: func(err error) { w.problem(other, "%v", err) },
 	}
 	w.gpu = plugins.NewGPUs(of, "g0", "g1", "g2", "g3")
@@ -450,6 +437,8 @@ func (w *world) live(long time.Duration) {
 		select {
 		case end := <-w.killed:
 			w.end()
+			w.cards.Prepared.Doubt(w.knowsClaim)
+			w.disks.Mounted.Doubt(w.knowsMount)
 			if w.noteRunning(); end == reboot {
 				w.reboot()
 			}
