@@ -11,7 +11,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// The limits of what is read of a registry's configuration.
+// Limits of a registry's configuration.
 const (
 	maxMirrors     = 8
 	maxMirrorsFile = 64 << 10

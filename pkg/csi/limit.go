@@ -59,7 +59,7 @@ func (r *refresher) run(ctx context.Context) {
 	}
 }
 
-// round does what is due, and returns the wait until the next round.
+// round refreshes the limits that are due, and returns the wait until the next round.
 func (r *refresher) round(ctx context.Context) time.Duration {
 	if r.cluster.API == nil {
 		return confirmEvery

@@ -281,7 +281,7 @@ func (r *records) load(id string) (*pulledRecord, error) {
 	return nil, fmt.Errorf("record of image %s is damaged", id)
 }
 
-// ofKubelet returns what the record of a kubelet says, nil if it is none of this image. Its hashes of
+// ofKubelet translates the record of a kubelet. It returns nil for the record of another image. Its hashes of
 // credentials have no salt, and are not taken over: pods with pull secrets ask the registry once.
 func ofKubelet(js []byte, id string) *pulledRecord {
 	var record struct {

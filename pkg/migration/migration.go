@@ -2,8 +2,8 @@
 // its own for these volumes once; today it mounts them with the driver of the same disks.
 //
 // A node and the controllers must get the same handle for a disk. So all of them use one library,
-// csi-translation-lib. The package only adds what a caller may rely on: no panic, and the kubelet's
-// texts.
+// csi-translation-lib. The package adds two promises: it does not panic, and its texts are the
+// kubelet's.
 package migration
 
 import (

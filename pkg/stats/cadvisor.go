@@ -225,7 +225,7 @@ func (t *table) row(r row) {
 // valueWriter writes one value of a row, with labels of its own.
 type valueWriter func(name, help string, kind prometheus.ValueType, v float64, more ...string)
 
-// openFiles writes what the processes of a row have open. A row whose processes have more than the
+// openFiles writes the numbers of files and sockets that the processes of a row have open. A row whose processes have more than the
 // counter reads has no series of them: a part would be wrong.
 func (t *table) openFiles(now valueWriter, r row) {
 	pids := processesOf(r.group.at)

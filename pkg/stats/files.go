@@ -18,7 +18,7 @@ const (
 	maxFilesOfAnswer = 400_000
 )
 
-// openFiles is what the processes of a cgroup have open.
+// openFiles are the numbers of open files and sockets of a cgroup's processes.
 type openFiles struct{ descriptors, sockets uint64 }
 
 // fileCounter counts open files for one answer.
@@ -32,7 +32,7 @@ func newFileCounter(ctx context.Context, proc string) *fileCounter {
 	return &fileCounter{ctx: ctx, proc: proc, left: maxFilesOfAnswer}
 }
 
-// count counts what the processes have open. ok is false if that is more than the limits. A process
+// count counts the open files and sockets of the processes. ok is false if that is more than the limits. A process
 // that has ended has nothing open.
 func (f *fileCounter) count(pids []string) (all openFiles, ok bool) {
 	left := min(maxFilesOfGroup, f.left)

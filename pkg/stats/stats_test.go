@@ -137,8 +137,8 @@ func TestSummary_CallerLeaves_OthersGetTheirAnswer(t *testing.T) {
 	}
 }
 
-// TestSummary_SystemContainers_HaveRateAndPressure: the agent and the runtime have what the kubelet
-// reports of them, and a rate from the first request on. A kernel that does not measure pressure
+// TestSummary_SystemContainers_HaveRateAndPressure: the agent and the runtime have the values
+// that the kubelet reports of them, and a rate from the first request on. A kernel that does not measure pressure
 // reports zeros. A runtime without a process is left out.
 //
 // Shows: C-1.40.7

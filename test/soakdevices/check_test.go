@@ -100,7 +100,7 @@ func (w *world) checkRunning(when string, all []pod.Actual) {
 	clear(w.ran)
 }
 
-// checkPods checks the node after it has settled: each desired pod runs with what it requests, and no
+// checkPods checks the node after it has settled: each desired pod runs with its requests, and no
 // device or exclusive CPU has two users.
 func (w *world) checkPods(when string) {
 	reports := w.reports()

@@ -123,8 +123,8 @@ func serverProofs() []proof {
 	return all
 }
 
-// cloud proves that a volume of a cloud is a volume of a CSI driver. All of its fields decide what the
-// driver gets, except a name that the API server requires.
+// cloud proves that a volume of a cloud is a volume of a CSI driver. Each of its fields changes the
+// driver's request, except a name that the API server requires.
 func cloud(kind, fields, want string) proof {
 	rows := "spec.volumes[]." + kind
 	for name := range yamlOf("{" + fields + "}") {

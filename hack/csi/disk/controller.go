@@ -127,7 +127,7 @@ func (d *driver) ControllerExpandVolume(_ context.Context, q *csi.ControllerExpa
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: v.Capacity, NodeExpansionRequired: true}, nil
 }
 
-// condition is the health of a volume: the file ID.abnormal says what is wrong with it.
+// condition is the health of a volume: the file ID.abnormal has its defect.
 func (d *driver) condition(id string) (*csi.VolumeCondition, error) {
 	text, err := os.ReadFile(filepath.Join(d.dir, id+".abnormal"))
 	if errors.Is(err, os.ErrNotExist) {
