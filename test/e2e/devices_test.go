@@ -101,10 +101,13 @@ func (s *stage) plugin(resource string) (kill func()) {
 // devices checks the environment and the device file that a container got from the plugin.
 func (s *stage) devices(r running, want string) {
 	s.Helper()
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", r.pid))
-	if err != nil || !strings.Contains("\x00"+string(environ), "\x00DEVICES="+want+"\x00") {
-		s.Errorf("the container does not have DEVICES=%s: %q, %v", want, environ, err)
-	}
+	s.eventually(func() error { // the runtime reports a start before its process becomes the container's
+		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", r.pid))
+		if err == nil && !strings.Contains("\x00"+string(environ), "\x00DEVICES="+want+"\x00") {
+			err = fmt.Errorf("the container does not have DEVICES=%s: %q", want, environ)
+		}
+		return err
+	})
 	if info, err := os.Stat(r.inside("/dev/sample")); err != nil || info.Mode()&os.ModeCharDevice == 0 {
 		s.Errorf("the container has no /dev/sample: %v", err)
 	}
