@@ -134,7 +134,7 @@ func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Ref
 // stopsFirst returns the reason and detail for a pod that fits once the terminating pods are gone. A
 // pod that lacks only their devices waits for them.
 func (a *admission) stopsFirst(spec *pod.Spec, reason, detail string) (string, string) {
-	if of, text := a.devices(spec); of == pod.ReasonUnexpectedAdmission && of == reason && text == detail {
+	if of, text := a.devices(spec); reason == pod.ReasonUnexpectedAdmission && of == reason && text == detail {
 		return pod.ReasonWaitsForDevices, "waiting for the devices of pods that stop: " + detail
 	}
 	return reason, detail

@@ -167,7 +167,7 @@ func (s *Server) find(r *http.Request, serves func(*route) bool) (*request, *Sta
 			continue
 		}
 		there = it
-		if !slices.Contains(it.methods, r.Method) && !(it.health && r.Method == http.MethodHead) {
+		if !slices.Contains(it.methods, r.Method) && (!it.health || r.Method != http.MethodHead) {
 			methods = append(methods, it.methods...)
 			continue
 		}
