@@ -20,8 +20,9 @@ import (
 )
 
 const (
-	// Stall is how long an observed value may stay the same before a wait fails.
-	Stall = time.Minute
+	// Stall is how long an observed value may stay the same before a wait fails. On a machine
+	// whose run queue holds thirty processes, one sandbox has taken half a minute.
+	Stall = 3 * time.Minute
 	// Limit is how long a wait may take in all, however often the value changes.
 	Limit = 10 * time.Minute
 )
