@@ -97,27 +97,6 @@ func (c *Cluster) startControllers(t testing.TB, args []string) {
 	wait.NoError(t, func() error { return c.Controllers.start(t.Context()) })
 }
 
-// KubeProxy starts kube-proxy for a node, so that service addresses answer. Its rules in the
-// packet filter are removed with the test.
-func (c *Cluster) KubeProxy(t testing.TB, node string) *Process {
-	t.Helper()
-	metrics := address(t)
-	args := []string{
-		"--kubeconfig=" + c.Kubeconfig(t, Identity{User: "system:kube-proxy"}), "--hostname-override=" + node,
-		"--proxy-mode=iptables", "--masquerade-all", "--healthz-bind-address=", "--metrics-bind-address=" + metrics,
-		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s",
-	}
-	path := program(t, "kube-proxy")
-	t.Cleanup(func() {
-		if out, err := exec.Command(path, "--cleanup").CombinedOutput(); err != nil {
-			t.Errorf("kube-proxy --cleanup: %v\n%s", err, out)
-		}
-	})
-	p := newProcess(t, "kube-proxy", c.dir, args, func(ctx context.Context) error { return answers(ctx, "http://"+metrics+"/proxyMode") })
-	p.Start(t)
-	return p
-}
-
 // Kubectl returns a kubectl command of the administrator, ready to run. It reads no files of
 // the person who runs the test.
 func (c *Cluster) Kubectl(t testing.TB, args ...string) *exec.Cmd {

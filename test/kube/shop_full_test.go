@@ -103,6 +103,7 @@ spec:
 // Shows: F1, F21, F70
 func TestShop_OnACluster(t *testing.T) {
 	w := bareWorld(t)
+	cluster.WithoutKubeProxy(t)
 	w.importImages()
 	archives, err := node.Images()
 	if err != nil {
