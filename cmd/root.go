@@ -1,10 +1,10 @@
-// Package cmd is nodectl's command line: one file per command, each turning
-// flags into one call and one answer into text.
+// Package cmd is nodectl's command line. Each file has one command: it turns flags into one
+// call of another package, and prints the answer.
 //
 // commands.go makes the configuration of package agent, config.go reads the settings, exit.go
 // has the exit codes, log.go the logger.
 //
-// The one rule: standard output has the answer, standard error everything else.
+// A command writes its answer to standard output, and everything else to standard error.
 package cmd
 
 import (

@@ -575,8 +575,7 @@ func TestPurePackagesHaveNoClockAndNoLock(t *testing.T) {
 	}
 }
 
-// TestPackages_HaveAComment: every package has a comment that ends with its one rule or
-// has more than one line.
+// TestPackages_HaveAComment: every package has a comment of more than two lines.
 func TestPackages_HaveAComment(t *testing.T) {
 	t.Parallel()
 	comments := map[string]string{}

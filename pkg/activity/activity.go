@@ -6,8 +6,8 @@
 // cri each call to the runtime, image its pulls, volume each volume, apiclient each request.
 // `nodectl why` shows the Board.
 //
-// The one rule: an idle pod costs nothing. The Board holds only calls that run and pods that
-// wait, no goroutine and no history.
+// An idle pod costs nothing: the Board holds only calls that run and pods that wait. It has no
+// goroutine and no history.
 package activity
 
 import (

@@ -6,9 +6,9 @@
 // certificate, token or authority, another server, and a file that a bootstrap has yet
 // to write need no restart. All parts of an agent share few connections.
 //
-// The one rule: the kubeconfig and the files it names are read again before every
-// request, and no other place says who we are or which authority we trust. A redirect is
-// not followed.
+// The Client reads the kubeconfig and the files that it names again before every
+// request. No other place has the node's identity, or the authority that the node
+// trusts. The Client follows no redirect.
 package apiclient
 
 import (

@@ -4,7 +4,7 @@
 // Write writes a temporary file beside the file and renames it. Whether the content must
 // survive a loss of power is the caller's choice: Options.Sync, and SyncDir after it.
 //
-// The one rule: after an error the old file stays as it was.
+// If Write fails, the old file stays as it was.
 package atomicfile
 
 import (

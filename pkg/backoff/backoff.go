@@ -1,4 +1,4 @@
-// Package backoff says how long to wait before a failed operation is tried again: an
+// Package backoff computes how long to wait before a failed operation is tried again: an
 // exponential back-off with jitter.
 //
 // A caller keeps the wait, zero while the operation succeeds:
@@ -8,8 +8,8 @@
 //		return
 //	}
 //
-// The one rule: no state and no clock of its own. The caller decides which events are failures, and
-// when the wait begins again with the first one.
+// The package keeps no state. The caller decides which events are failures, and when the wait
+// begins again with the first one.
 package backoff
 
 import (

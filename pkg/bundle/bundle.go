@@ -7,8 +7,8 @@
 // imports image archives, into any containerd, and finds a runtime that the machine already
 // has.
 //
-// The one rule: nothing outside the root directory and the run directory is made that Stop
-// does not remove again.
+// Stop removes everything that the package makes outside the root directory and the run
+// directory.
 package bundle
 
 import (

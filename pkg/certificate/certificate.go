@@ -7,9 +7,9 @@
 // server calls Serving at every handshake. A rotation decides when and how to request a
 // certificate.
 //
-// The one rule: private keys are created here and never leave their files (mode 0600,
-// in the kubelet's layout), and an old certificate stays in use until a new one is on
-// disk.
+// The package creates private keys, and they never leave their files, which have mode
+// 0600 and the kubelet's layout. An old certificate stays in use until a new one is on
+// the disk.
 package certificate
 
 import (

@@ -9,9 +9,9 @@
 // tree once in each hierarchy. The engine puts a pod's cgroup before it makes a sandbox,
 // and removes it when nothing of the pod is left.
 //
-// The one rule: a cgroup without our mark is never changed and never removed. Every cgroup
-// made here carries it. An empty cgroup above the pods that another program made is taken
-// over. LimitReserved alone sets limits of a cgroup of the machine that is not ours.
+// The package changes and removes only cgroups with its mark, an extended attribute. It
+// marks every cgroup that it makes, and each empty one above the pods that another program
+// has made. Only LimitReserved sets limits of cgroups of the machine that have no mark.
 package cgroup
 
 import (

@@ -6,8 +6,9 @@
 // uses only the kubelet's routes. cmd turns flags into a Config and answers into
 // text. Streams are client-go's: WebSocket first, SPDY if the server refuses that.
 //
-// The one rule: it trusts no answer of a server. Answers are bounded and never
-// choose a path to write to, and errors name the server they come from.
+// The package trusts no answer of a server. It limits the size of answers, and no
+// answer chooses a path that the package writes to. Errors name the server that they
+// come from.
 package client
 
 import (

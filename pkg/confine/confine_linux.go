@@ -2,7 +2,7 @@
 // capabilities: of a command that reads manifests and prints (Reading), and of a server that
 // answers on open sockets (Serving). Input that exploits a parser gains none of them.
 //
-// The one rule: a right that was given up does not come back while the process runs.
+// A process that has given up a right cannot get it back.
 package confine
 
 import (

@@ -4,10 +4,10 @@
 // The engine's workers read and change pods only through it; pleg uses its event stream and
 // its cheap relist; probes use ExecSync.
 //
-// The one rule: every call has a deadline of its own, except the event stream. Reads, image
-// pulls and the wait for a stop end with the caller's context. Any other call goes on after
-// its caller has left, for as long as an agent that exits can wait: a call that is cut off
-// could leave half a sandbox and a reserved name.
+// Every call except the event stream has a deadline of its own. Reads, image pulls and the wait
+// for a stop end with the caller's context. Any other call continues after its caller has
+// returned, for as long as an agent that exits can wait. Otherwise a call that is cut off could
+// leave half a sandbox and a reserved name.
 //
 // Numbers such as C-1.22.9 and F26 are explained in docs/contract.md.
 package cri

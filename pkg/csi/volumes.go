@@ -16,9 +16,9 @@
 //	plugins/kubernetes.io/csi/volumeDevices/{staging/<volume>,publish/<volume>/<uid>}
 //	pods/<uid>/volumeDevices/kubernetes.io~csi/<volume>/vol_data.json
 //
-// The one rule: vol_data.json names the volume before a driver is called, and says that the call
-// succeeded after it. The next agent reads that, and the kernel's table of mounts. Only a volume that
-// a file names is unmounted, by its driver.
+// Before the package calls a driver, it names the volume in vol_data.json. After the call it writes
+// there that the call succeeded. The next agent reads these files and the kernel's table of mounts.
+// Drivers unmount only the volumes that a file names.
 package csi
 
 import (

@@ -1,7 +1,8 @@
-// Package cycle finds the cycles of a directed graph.
+// Package cycle finds the cycles of a directed graph: its strongly connected
+// components.
 //
-// The one rule: its work is linear in nodes and edges, and its depth does not depend on
-// the graph. The graphs come from manifests.
+// The work is linear in nodes and edges, and the depth of the stack does not depend on
+// the graph. Authors of manifests choose the graphs.
 package cycle
 
 // Components returns the strongly connected components of a graph whose nodes are the

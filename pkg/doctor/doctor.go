@@ -4,7 +4,8 @@
 // permanent code, a sentence and a remedy. CIS applies the CIS Kubernetes Benchmark's
 // checks of worker nodes. cmd asks the runtime, and prints.
 //
-// The one rule: it reads only, and makes, changes and starts nothing.
+// The package only reads the machine. It makes and changes nothing, and runs no program but
+// runc --version.
 package doctor
 
 import "slices"

@@ -3,10 +3,10 @@
 //
 // The engine and the node write events; `events` and `describe` list and follow them, with an API
 // server or without one. Repeated events are one event with a count, like the kubelet's: an event
-// describes a change of the pod, not a look of the agent.
+// describes a change of the pod, not a reading by the agent.
 //
-// The one rule: writing an event never blocks. It waits for no disk and no reader; on a
-// full disk only the file lacks its newest events.
+// A write of an event never blocks: it waits for no disk and no reader. On a full disk, only the
+// file lacks the newest events.
 package event
 
 import (

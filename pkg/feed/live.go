@@ -9,11 +9,10 @@
 // change no state of the engine. Watch serves one reader of layers without an engine. A Report is
 // the result of runonce.
 //
-// The one rule: a reader never delays the engine. One lock guards all state of a Live. No
-// method waits for a reader while it holds that lock. Each reader of updates has a queue of
-// limited length: when it is full, the reader loses updates and gets the whole set instead
-// (DROPPED). A reader of pods has no queue: it gets the newest status of each pod that has
-// changed.
+// A reader never delays the engine. One lock guards all state of a Live. No method waits for a
+// reader while it holds that lock. Each reader of updates has a queue of limited length: when it
+// is full, the reader loses updates and gets the whole set instead (DROPPED). A reader of pods
+// has no queue: it gets the newest status of each pod that has changed.
 package feed
 
 import (

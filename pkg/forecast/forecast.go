@@ -3,8 +3,7 @@
 // Preview compares the set with the running pods, or with a saved set. It does not compute steps
 // itself: it calls plan.Foresee, which calls the same plan.Next as the engine's workers.
 //
-// The one rule: nothing here changes anything. Its only access to the runtime is a
-// plan.Observer.
+// The package changes nothing: its only access to the runtime is a plan.Observer.
 package forecast
 
 import (

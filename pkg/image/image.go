@@ -9,8 +9,7 @@
 //
 // An Inventory lists the images of the node and removes those that package reclaim chooses.
 //
-// The one rule: the package passes credentials to the runtime only, and writes them to no log,
-// error or file.
+// The package passes credentials only to the runtime. It writes them to no log, error or file.
 package image
 
 import (

@@ -10,9 +10,9 @@
 //	<attempt>.log.20060102-150405.gz     older ones
 //	<attempt>.log.20060102-150405.tmp    being compressed
 //
-// The one rule: at every moment, even after SIGKILL, each line that the runtime has written
-// is in a file that the next rotation finds, unless it is in the oldest files above the
-// limit.
+// At every moment, even after SIGKILL, each line that the runtime has written is in a file
+// that the next rotation finds. Only the lines in the oldest files above the limit are
+// removed.
 package logs
 
 import (

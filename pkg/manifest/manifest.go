@@ -4,7 +4,7 @@
 // it and every problem with file, line, column and field path. Only this package knows
 // which pods are valid: it uses the defaulting and validation of k8s.io/kubernetes.
 //
-// The one rule: no I/O, and nothing is ignored silently. Every field of a file takes
+// The package does no I/O, and ignores nothing silently: every field of a file takes
 // effect or is a problem with a place.
 package manifest
 

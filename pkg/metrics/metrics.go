@@ -5,10 +5,10 @@
 // calls to the runtime, relists, pulls and requests from their hooks. Values that exist at
 // any moment are counted at a scrape.
 //
-// The one rule: its methods never block, and no label has text that other people chose,
-// except names of pods, whose series are removed with the pod, of the resources of device
-// plugins, of which package device accepts a limited number, and of DRA drivers, of which a
-// limited number get a label.
+// No method blocks. No label has text from outside the agent, with three exceptions. The
+// first is names of pods, whose series are removed with the pod. The second is resources of
+// device plugins: package device accepts a limited number of them. The third is DRA
+// drivers: a limited number of them get a label.
 package metrics
 
 import (

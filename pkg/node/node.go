@@ -7,7 +7,7 @@
 // the kubelet does, so that a manifest that fits there fits here. An Observer has one
 // channel, of one slot, which signals changes of readiness.
 //
-// The one rule: this package only states facts; package plan decides which pods start.
+// The package only states facts. Package plan decides which pods start.
 package node
 
 import (

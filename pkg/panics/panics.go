@@ -4,7 +4,7 @@
 // returns its panic as an error instead, with the stack it happened at; the other
 // one panics again or handles it, so that a panic costs one pod or one probe.
 //
-// The one rule: a caller of ToError handles the panic or calls Repanic.
+// A caller of ToError handles the panic or calls Repanic.
 package panics
 
 import (

@@ -7,7 +7,7 @@
 //
 // A worker that leaves a call behind when the agent exits uses Start.
 //
-// The one rule: only here does a goroutine outlive the function that started it.
+// No other package starts a goroutine that outlives the function that started it.
 package patience
 
 import (

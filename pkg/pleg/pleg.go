@@ -5,9 +5,8 @@
 // The engine ranges over Hints. For each hint, the pod's worker reads the pod from the
 // runtime.
 //
-// The one rule: an event is a hint and never state. The kubelet's evented PLEG updates its
-// status cache from events, and had to go back to alpha after duplicate containers
-// (C-1.28.13).
+// An event is a hint and never state. The kubelet's evented PLEG updates its status cache from
+// events, and had to go back to alpha after duplicate containers (C-1.28.13).
 //
 // Each loop over Hints starts two goroutines and makes three channels. Both goroutines end before
 // the loop does.

@@ -4,7 +4,7 @@
 // It sits below every other package: sources make Specs, the runtime adapter
 // makes Actuals, plan compares the two.
 //
-// The one rule: no I/O, no clock, no goroutine; a Spec is immutable.
+// The package has no I/O, no clock and no goroutine. A Spec is immutable.
 package pod
 
 import (

@@ -8,7 +8,7 @@
 //
 // Numbers such as C-1.2.10, I9 and F43 are entries of docs/contract.md.
 //
-// The one rule: podconfig never removes a pod because a source has not answered.
+// podconfig never removes a pod because a source has not answered.
 package podconfig
 
 import (

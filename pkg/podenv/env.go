@@ -1,7 +1,8 @@
 // Package podenv computes a container's view of its pod and its node: the environment, the fields
 // of downward API volumes, the hostname and /etc/hosts (C-1.38).
 //
-// The one rule: no I/O but the function that reads a file of a volume, no clock, no goroutine.
+// The package has no clock and no goroutine. Its only I/O is the function that reads a file of a
+// volume.
 package podenv
 
 import (

@@ -3,8 +3,8 @@
 //
 // Sources make specs with it; plan, feed and forecast compare them with it.
 //
-// The one rule: no I/O, no clock, no goroutine; no hash of an unedited pod changes within
-// one hash version.
+// The package has no I/O, no clock and no goroutine. Within one hash version, no hash of an
+// unedited pod changes.
 package podspec
 
 import (

@@ -4,8 +4,8 @@
 // Package manifest calls it for the pods in manifests, package workload for the pods that it
 // makes from templates.
 //
-// The one rule: both kinds of pods get the same treatment, and it depends only on the pod, the
-// node's name and the source's kind.
+// A pod of a manifest and a pod of a template get the same treatment. It depends only on the
+// pod, the node's name and the source's kind.
 package podstatic
 
 import (

@@ -7,5 +7,5 @@
 // derived once. Where the planner and the status have to differ, there are two named
 // functions, and a test that says why.
 //
-// The one rule: no I/O, no clock, no goroutine, and no decision.
+// The package has no I/O, no clock and no goroutine, and makes no decision.
 package podview

@@ -6,7 +6,7 @@
 // podconfig, where a pod that is not allowed becomes a rejected one: its last good
 // version stays, as with any other mistake in a manifest.
 //
-// The one rule: no I/O, and a pod without a matching rule is rejected.
+// The package does no I/O. It rejects a pod that no rule matches.
 package policy
 
 import (

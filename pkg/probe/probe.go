@@ -6,10 +6,9 @@
 // Package prober decides when probes run and how many run at once; the runtime adapter runs
 // commands. In this package, the prober is the type Prober.
 //
-// The one rule: an answer of the container is a result, and the prober's own trouble is an
-// error. Messages are the kubelet's. They contain data from a server only where the
-// kubelet's do and tools read it (the body of a redirect, a gRPC status): printable and
-// short.
+// An answer of the container is a result. A failure of the prober itself is an error.
+// Messages are the kubelet's. They contain data from a server only where the kubelet's do
+// and tools read it (the body of a redirect, a gRPC status): printable and short.
 package probe
 
 import (

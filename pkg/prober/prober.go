@@ -6,7 +6,7 @@
 // not due yet is an entry in a heap, and a due probe without a slot is an entry in a queue.
 // Package probe runs a single probe, and computes delays and thresholds.
 //
-// The one rule: a probe delays another one only while both need the same slots (F81).
+// A probe delays another one only while both need the same slots (F81).
 package prober
 
 import (

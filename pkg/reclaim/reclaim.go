@@ -6,7 +6,8 @@
 // The agent observes the node, asks for one round, carries it out and observes again. Every step
 // has its reason.
 //
-// The one rule: no I/O, no clock, no goroutine. The caller passes in the result of the last round.
+// The package has no I/O, no clock and no goroutine. The caller passes in the result of the last
+// round.
 package reclaim
 
 import (

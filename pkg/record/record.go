@@ -9,8 +9,9 @@
 //	<root>/pods/<uid>/record.json    one pod
 //	<root>/sources/…                 each layer's last good set (see Sets)
 //
-// The one rule: a record that is lost, damaged or cannot be written costs differences and hooks,
-// never a container. Specs hold secrets: files are 0600, and no error shows the content of one.
+// No container stops because a record is lost, is damaged or cannot be written. Only differences
+// and hooks get lost. Specs hold secrets: files have mode 0600, and no error shows the content
+// of one.
 package record
 
 import (

@@ -4,7 +4,7 @@
 // The engine observes the pods, calls Order.Next and stops the pods that Next names. It calls
 // Next again when a pod has ended, and at Decision.Again.
 //
-// The one rule: no I/O, no clock, no goroutine.
+// The package has no I/O, no clock and no goroutine.
 package shutdown
 
 import (

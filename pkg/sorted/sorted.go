@@ -4,7 +4,7 @@
 // Snapshots, layers and merged states are such lists: an older version stays valid, and a
 // comparison of two versions skips their shared parts.
 //
-// The one rule: no list, and no element in one, is ever written to.
+// No list, and no element of one, changes after it is made.
 package sorted
 
 import (

@@ -3,7 +3,7 @@
 //
 // Each source is in its own package below this one, and passes the tests of sourcetest.
 //
-// The one rule: a source yields the complete set or an error.
+// A source yields the complete set or an error.
 package source
 
 import (

@@ -6,7 +6,7 @@
 // completed start adds up to two more, up to a maximum. When no pod waits, the limit falls
 // back to the first one. The first pods start early, and the last are not late.
 //
-// The one rule: Run owns the slots; callers ask over channels and never hold a lock.
+// Run owns the slots. Callers ask over channels and never hold a lock.
 package startlimit
 
 import (

@@ -8,8 +8,8 @@
 //	turn       cap 1  the sender makes a reading, and owns the last one until it receives
 //	measuring  cap 1  the same for disk usage, which takes longer to measure
 //
-// The one rule: nothing is sampled in the background. The last reading is kept, so that the
-// next request gets rates; removed pods are not in it.
+// The package samples nothing in the background. It keeps the last reading without removed
+// pods, so that the next request gets rates.
 package stats
 
 import (

@@ -4,8 +4,8 @@
 // It sits beside plan. The worker that acts on a pod calls it for the status to report, and
 // get calls it for the columns of a table.
 //
-// The one rule: no I/O, no clock, no goroutine. Values that are carried over (transition times,
-// restart counts, final phases) come from the status before, which the caller keeps.
+// The package has no I/O, no clock and no goroutine. Values that are carried over (transition
+// times, restart counts, final phases) come from the previous status, which the caller keeps.
 package status
 
 import (

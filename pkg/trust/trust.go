@@ -1,11 +1,11 @@
-// Package trust says who may change a file of this machine, or replace it. The agent reads such
-// files as root, so their writers control the agent.
+// Package trust finds which users can change or replace a file of this machine. The agent reads
+// such files as root, so their writers control the agent.
 //
 // Trusted are root, the owners that the caller names, root's group, and the group of the
 // agent's own user if that is private to it (its number is the user's). The sticky bit
 // keeps others from replacing the files of a directory.
 //
-// The one rule: it only looks.
+// The package only reads the file system.
 package trust
 
 import (

@@ -5,8 +5,8 @@
 // back. Text and JSON of one answer come from one document value, so they
 // cannot disagree.
 //
-// The one rule: a string that comes from outside goes through Clean before it
-// reaches a terminal, and no escape byte leaves for a writer without colour.
+// A string from outside goes through Clean before it reaches a terminal. A writer
+// without colour gets no escape byte.
 package ui
 
 import (

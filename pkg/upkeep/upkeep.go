@@ -9,7 +9,7 @@
 // Only the goroutine of Run plans and acts. A dry run reads the state of the last round from
 // another goroutine, under a mutex.
 //
-// The one rule: only reclaim chooses steps. This package may leave steps out: while it knows too
+// Only package reclaim chooses steps. This package may leave steps out: while it knows too
 // little, or after a step has failed.
 package upkeep
 

@@ -6,8 +6,8 @@
 // kubelet's format, and is synced before it is returned, so that another agent gives the
 // pod the same block.
 //
-// The one rule: no two pods ever have an ID in common. If a file cannot be read, nothing is
-// allocated until it is repaired.
+// No two pods ever have an ID in common. If a file cannot be read, the package allocates
+// nothing until the file is repaired.
 package userns
 
 import (

@@ -14,8 +14,8 @@
 //
 // Files that may be secret are only on file systems in memory, mounted below "volumes".
 //
-// The one rule: only the directories of pods, their logs with the links to them, and a claim by
-// RemoveClaim are ever removed. A removal follows no link and enters no mount.
+// The package removes only directories of pods, their logs, the links to these logs, and a
+// claim when RemoveClaim is called. A removal follows no link and enters no mount.
 package volume
 
 import (

@@ -3,8 +3,7 @@
 // The tests of the first tier share a server, each with its own node and pod names; those of
 // the full tier start theirs.
 //
-// The one rule: each test compares the source's pods with another client's reading of the API
-// server.
+// Each test compares the source's pods with another client's reading of the API server.
 package apisource
 
 import (

@@ -6,9 +6,9 @@
 // it, in a Place that no other arm uses. Package report stores the measurements of the arms,
 // package compare their differences.
 //
-// The one rule: the package makes no assumption about a kubelet; it only keeps the kubelet away
-// from the machine's own objects. And nothing polls the runtime while a latency is measured; it is
-// taken from container events.
+// The package assumes nothing about a kubelet; it only keeps the kubelet away from the machine's
+// own objects. Nothing polls the runtime while a latency is measured: latencies come from
+// container events.
 package arm
 
 import (

@@ -5,9 +5,8 @@
 // A run owns everything it touches: its own containerd (test/node), the agent's processes,
 // their directories. All of it is gone at the end, also after an error or a signal.
 //
-// The one rule: a figure is a ratio of medians from the same run, or an absolute one with the
-// machine's noise recorded beside it. It never includes samples of another run, and no best
-// run is picked.
+// A figure is a ratio of medians from the same run, or an absolute value with the machine's
+// noise recorded beside it. It includes no samples of another run, and no best run is picked.
 package main
 
 import (

@@ -5,8 +5,8 @@
 //
 // Package stage starts control plane, containerd and agents.
 //
-// The one rule: all figures of a table are from one run. No other run is averaged in, no best
-// run is picked, no sample is left out.
+// All figures of a table are from one run. No other run is averaged in, no best run is
+// picked, no sample is left out.
 package main
 
 import (

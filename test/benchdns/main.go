@@ -3,8 +3,8 @@
 //
 // It runs in a network namespace of its own, starts the process as an agent does, and needs root.
 //
-// The one rule: the CPU time is the process's alone, as the scheduler of the kernel counted it. A
-// latency is from the moment at which the query was due, so a late answer delays no measurement.
+// The CPU time is that of the process alone, as the kernel's scheduler counted it. A latency begins
+// when the query was due, so that a late answer delays no measurement.
 package main
 
 import (

@@ -4,8 +4,8 @@
 //
 // A run owns everything it touches, as test/bench does.
 //
-// The one rule: all figures of a table are from one run. No other run is averaged in, no best
-// run is picked, no sample is left out.
+// All figures of a table are from one run. No other run is averaged in, no best run is
+// picked, no sample is left out.
 package main
 
 import (

@@ -6,8 +6,8 @@
 // directories. The rules of the Service are in the network namespace of the command, and are gone
 // at the end, also after an error or a signal.
 //
-// The one rule: every request counts. A client repeats none that the protocol does not let it
-// repeat, and no round is left out.
+// Every request counts. A client repeats a request only if the protocol allows that, and no round
+// is left out.
 package main
 
 import (

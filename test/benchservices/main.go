@@ -4,7 +4,7 @@
 //
 // It runs in a network namespace of its own, and needs root.
 //
-// The one rule: a latency ends when the kernel has confirmed the transaction with the new rules.
+// A latency ends when the kernel has confirmed the transaction with the new rules.
 package main
 
 import (

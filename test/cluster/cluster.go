@@ -10,8 +10,8 @@
 // StartEtcd starts an etcd alone. Everything ends with the test, and with the test's process
 // when that is killed.
 //
-// The one rule: nothing is skipped. Without bin/cluster a test that needs it fails and names
-// the make target.
+// No test is skipped: without bin/cluster, a test that needs it fails and names the make
+// target.
 package cluster
 
 import (

@@ -2,8 +2,8 @@
 // test/paritycluster: their flags, the words that differ between runs, single values and their
 // course over time, differences, and the explanations of intended differences.
 //
-// The one rule: a person has explained every difference, and every explanation covers one. One
-// that covers none is idle, and fails the comparison.
+// A person has explained every difference, and every explanation covers one. An explanation that
+// covers none is idle, and fails the comparison.
 package compare
 
 import (

@@ -1,14 +1,14 @@
-// Package criproxy stands between a CRI client and a container runtime. It is a unix socket
-// that passes every call on unchanged and counts it. A test can act at a chosen moment: end
-// the client between a call's effect and its reply (Hooks), or have calls and events of one
-// pod fail, hang, arrive late, twice, in another order or not at all (Rule).
+// Package criproxy is a proxy between a CRI client and a container runtime. It is a unix
+// socket that passes every call on unchanged and counts it. A test can act at a chosen
+// moment: end the client between a call's effect and its reply (Hooks), or have calls and
+// events of one pod fail, hang, arrive late, twice, in another order or not at all (Rule).
 //
 // Three kinds of tests use it: those that kill an agent at every step of a pod's lifecycle,
 // those that show how an agent handles a faulty runtime, and those that count calls.
 //
-// The one rule: a message is passed on byte for byte, so that nothing is lost or added on the
-// way. The proxy decodes it only where a Rule matches its method, and encodes it again only
-// where the rule changes the message.
+// The proxy passes a message on byte for byte, so that it loses and adds nothing. It decodes
+// a message only where a Rule matches its method, and encodes it again only where the rule
+// changes it.
 package criproxy
 
 import (

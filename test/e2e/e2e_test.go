@@ -4,8 +4,8 @@
 // All scenarios share one containerd and run in parallel, each with its own agent, root
 // directory, manifests and node name; those that end containerd have their own.
 //
-// The one rule: whatever a scenario started is gone when it ends, and no container ever ran
-// twice at once (I1).
+// When a scenario ends, everything that it started is gone, and no container ever ran twice
+// at once (I1).
 package e2e
 
 import (

@@ -12,8 +12,8 @@
 // the agent. Everything runs in namespaces and cgroups of its own; nothing of the machine's
 // /var/lib/kubelet is touched, and all processes end with the run.
 //
-// The one rule: a case that the kubelet passes counts against nodectl in every other outcome,
-// also when it is skipped.
+// If the kubelet passes a case, every other outcome of nodectl counts against it, also a
+// skip.
 package main
 
 import (

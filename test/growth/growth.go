@@ -2,8 +2,8 @@
 // that prunes it, and compares the directories of a node with it. docs/growth.md is the table for
 // people.
 //
-// The one rule: a file that no row explains is a mistake of the table or a leak, and so is a row
-// above its bound.
+// The comparison fails on a file that no row explains, and on a row whose files exceed its
+// bound. Both are a mistake of the table or a leak.
 package growth
 
 import (

@@ -7,7 +7,7 @@
 //
 // The tests share the server, each with its own node.
 //
-// The one rule: the API server decides whether a certificate is valid.
+// The API server decides whether a certificate is valid.
 package identity
 
 import (

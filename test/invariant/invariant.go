@@ -6,7 +6,7 @@
 // A test makes a Witness of its node and a History of its desired pods, and calls Settle and
 // Check after its faults; the soak does the same.
 //
-// The one rule: a violation names its kind, its time and its pod.
+// A violation names its kind, its time and its pod.
 package invariant
 
 import (

@@ -5,8 +5,8 @@
 // in its own namespace. A test that changes the node itself is not parallel: it runs before
 // the others.
 //
-// The one rule: every world reads the API server's audit log at its end, and no request of a
-// node's identity may have got 403.
+// Every world reads the API server's audit log at its end: no request of a node's identity
+// may have got 403.
 package kube
 
 import (

@@ -6,8 +6,8 @@
 // /proc, in the cgroup trees, in the list of mounts and in the packet filter. A closed node
 // must have left nothing behind, or the test fails.
 //
-// The one rule: nothing is skipped. Without root, or without bin/bundle, a test that needs a
-// node fails with that error.
+// No test is skipped: without root, or without bin/bundle, a test that needs a node fails
+// with that error.
 package node
 
 import (

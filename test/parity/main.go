@@ -9,8 +9,8 @@
 // API server (test/cluster), their processes, directories and cgroups. All of it is gone at
 // the end, also after an error or a signal.
 //
-// The one rule: a person has explained every difference in explained.yaml, and every
-// explanation there explains one, or the run fails.
+// The run fails unless a person has explained every difference in explained.yaml, and every
+// explanation there explains one.
 package main
 
 import (

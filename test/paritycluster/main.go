@@ -6,8 +6,8 @@
 // Each recording has its own control plane, containerd and agent, from package stage; it
 // observes everything through the API server. Recordings are kept in testdata for a test.
 //
-// The one rule: a person has explained every difference in explained.yaml, and every
-// explanation there explains one, or the run fails.
+// The run fails unless a person has explained every difference in explained.yaml, and every
+// explanation there explains one.
 package main
 
 import (

@@ -6,8 +6,8 @@
 //
 // No kubelet runs: the scripts give pods their statuses, and end pods that were deleted.
 //
-// The one rule: nodectl's course is equal to the recorded one, or it is in the scenario's file
-// together with the reason for the difference.
+// nodectl's course is equal to the recorded one, or the scenario's file has the difference and its
+// reason.
 package main
 
 import (

@@ -4,7 +4,7 @@
 // Images are put into it directly, without these faults; they apply to requests of containerd
 // and other clients.
 //
-// The one rule: a registry that hangs lets go when its client leaves or its test ends.
+// A request that hangs ends when its client leaves or its test ends.
 package registry
 
 import (

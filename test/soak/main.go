@@ -10,8 +10,8 @@
 //
 // With --fill it fills and empties a disk instead: see fillAll.
 //
-// The one rule: the desired state comes from the manifests, the actual state from containerd, /proc
-// and the disk; an agent is asked only for its own figures.
+// The desired state comes from the manifests. The actual state comes from containerd, /proc and the
+// disk. The soak asks an agent only for its own figures.
 package main
 
 import (

@@ -6,7 +6,7 @@
 // test/soakdevices. The agent is ended with SIGKILL and starts again a second later. A reboot is imitated:
 // all containers, mounts and plugins end, and each plugin starts 30 s after the agent.
 //
-// The one rule: a pod that fails or loses its devices is counted, and the run continues.
+// If a pod fails or loses its devices, the command counts it and continues.
 package main
 
 import (

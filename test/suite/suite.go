@@ -7,8 +7,8 @@
 //
 // A program that uses the helpers of tests has a TB of its own.
 //
-// The one rule: a test leaves shared objects unchanged, or does not run beside others (without
-// t.Parallel it runs before those that have it).
+// A test leaves shared objects unchanged, or does not run beside others: without t.Parallel it
+// runs before those that have it.
 package suite
 
 import (

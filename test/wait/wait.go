@@ -6,8 +6,8 @@
 // it reports the last value. Limit ends the wait even if the function that observes does not
 // return.
 //
-// The one rule: a test that waits for a condition calls this package. Only a test whose
-// subject is time itself uses timers, and then inside a testing/synctest bubble.
+// A test that waits for a condition calls this package. Only a test whose subject is time itself
+// uses timers, and then inside a testing/synctest bubble.
 package wait
 
 import (

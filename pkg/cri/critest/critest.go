@@ -10,7 +10,7 @@
 // Behaviour. Images are present unless their name begins with "missing" (in no registry) or
 // "remote" (pulled first, which takes a second).
 //
-// The one rule: its mutex is never held during a wait, and every wait ends with the call's
+// The fake never holds its mutex during a wait, and every wait ends with the call's
 // context.
 package critest
 

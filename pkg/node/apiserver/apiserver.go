@@ -7,8 +7,9 @@
 // not ready, but delays nothing. Two channels, of one slot each, start work at once:
 // one the rounds, one the lease.
 //
-// The one rule: the node writes only its own fields. It never changes those of others:
-// taints, pod networks, spec.unschedulable, labels, foreign conditions and resources.
+// The node writes only its own fields of the Node object. It never changes those of
+// other writers: taints, pod networks, spec.unschedulable, labels, and conditions and
+// resources that are not the node's.
 package apiserver
 
 import (

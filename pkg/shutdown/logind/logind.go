@@ -1,8 +1,8 @@
 // Package logind delays a shutdown of the machine with an inhibitor of systemd-logind, so that
 // pods can stop before (C-1.36.1).
 //
-// The one rule: a signal counts only if logind sent it. Any local user may send signals on the
-// system bus.
+// The package accepts a signal only if logind sent it, because any local user may send signals
+// on the system bus.
 package logind
 
 import (

@@ -7,9 +7,9 @@
 // name. Any answer that is not a complete one of the API is an error: the last good set
 // stays in use.
 //
-// The one rule: a pod is removed when the server says that it was deleted, or when two
-// complete lists, a moment apart, lack it; never because the server does not answer,
-// and never because of one list.
+// The source removes a pod when the server says that it was deleted, or when two complete
+// lists, a moment apart, lack it. It removes no pod because the server does not answer,
+// nor because of one list.
 package apiserver
 
 import (

@@ -7,8 +7,8 @@
 // after a restore from a backup they wait, without an error, for a revision from before
 // it.
 //
-// The one rule: only a complete, linearizable list removes a key. If it contradicts
-// earlier reads, it takes two.
+// Only a complete, linearizable list removes a key. If that list contradicts earlier
+// reads, a second one has to confirm it.
 package etcd
 
 import (

@@ -5,7 +5,7 @@
 // previous reading. A file that cannot be read is a problem of that file. A directory that
 // cannot be read is an error.
 //
-// The one rule: it never reports a file as missing unless it looked and found nothing.
+// The source reports a file as missing only after a lookup that has not found it.
 //
 // All state belongs to the goroutine that ranges over Sets. Only the watcher has
 // goroutines of its own, which end before Sets returns. Its pump sends events on a channel

@@ -3,8 +3,8 @@
 // It yields one source.File, named by the URL without its secrets. Any answer is an error,
 // except a complete 200 and a 304 to a conditional request: the last good set stays in use.
 //
-// The one rule: neither the body of an answer nor our credentials reach a log or an error of this
-// package, or another origin.
+// The package writes neither the body of an answer nor the node's credentials to a log or an
+// error, and sends neither to another origin.
 package http
 
 import (

@@ -4,7 +4,7 @@
 // A source's own test builds a Fixture, a place it can change, and calls Run;
 // the rules hold for every kind of place.
 //
-// The one rule: the suite does not depend on how a source reads.
+// The suite does not depend on how a source reads.
 package sourcetest
 
 import (

@@ -2,8 +2,8 @@
 //
 // It yields one source.File named "-" and ends; its set stays in use.
 //
-// The one rule: it yields nothing before the end of the input, since half of it may be
-// valid and mean something else.
+// The source yields nothing before the end of the input, because half of the input may
+// be valid and mean something else.
 package stdin
 
 import (

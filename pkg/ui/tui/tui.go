@@ -5,7 +5,7 @@
 // source and asks no agent. state holds the content of the stream, model handles
 // the user's input, screen draws. bubbletea runs the loop, lipgloss colours.
 //
-// The one rule: Run restores the terminal, however it ends.
+// Run restores the terminal, however it ends.
 package tui
 
 import (

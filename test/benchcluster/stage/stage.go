@@ -5,8 +5,8 @@
 // test/benchcluster measures on it, test/paritycluster records. Both take an agent's flags
 // from here, so that figures and recordings are of the same two.
 //
-// The one rule: closing a stage removes or restores everything that it started or changed on
-// this machine, also after an error.
+// Close removes or restores everything that the stage started or changed on this machine,
+// also after an error.
 package stage
 
 import (

@@ -9,8 +9,7 @@
 // imports only os, comes before bubbletea, and package tui, which imports bubbletea,
 // after it. A test of package tui checks both.
 //
-// The one rule: only bubbletea's init runs between the two, and no third package
-// imports this one.
+// Between the two, only bubbletea's init runs. Only package tui imports this package.
 package termquery
 
 import "os"
