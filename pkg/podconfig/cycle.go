@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nodectl/nodectl/pkg/cycle"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
@@ -88,7 +89,7 @@ func (c cycles) possibleCycles(ordered, before sorted.List[*pod.Spec], onCycle [
 		namespaces[n.spec.Namespace] = true
 	}
 	g, byKey := c.nodes(ordered)
-	for _, n := range g.nodes {
+	for _, n := range g {
 		versions := []*pod.Spec{n.spec}
 		if previous, known := findPod(before, n.spec.Key); known {
 			versions = append(versions, previous)
@@ -129,24 +130,18 @@ func (c cycles) keys() []ident {
 // node is one pod that depends on others.
 type node struct {
 	spec *pod.Spec
+	at   int     // its index in the graph
 	on   []*node // the pods that it depends on, without those that depend on no pod
-	// index and low are those of Tarjan's algorithm, from 1; group is the strongly connected
-	// component, once it is known.
-	index, low int
-	group      []*node
+	// group is the strongly connected component, once onCycles has found it.
+	group []*node
 }
 
 // graph is the pods that depend on others, by key.
-type graph struct {
-	nodes []*node
-	open  []*node // visited, and in no group yet
-	count int
-}
+type graph []*node
 
 // nodes returns a graph of the pods that depend on others, with the replacements so far
 // and without edges.
-func (c cycles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.Key]*node) {
-	g = &graph{}
+func (c cycles) nodes(ordered sorted.List[*pod.Spec]) (g graph, byKey map[pod.Key]*node) {
 	byKey = make(map[pod.Key]*node, ordered.Len())
 	for s := range ordered.All() {
 		if previous, done := c.replacements[s.Key]; done {
@@ -155,15 +150,15 @@ func (c cycles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.K
 		if s == nil || s.Pod.DeletionTimestamp != nil { // left out, or does not start again
 			continue
 		}
-		n := &node{spec: s}
+		n := &node{spec: s, at: len(g)}
 		byKey[s.Key] = n
-		g.nodes = append(g.nodes, n)
+		g = append(g, n)
 	}
 	return g, byKey
 }
 
 // graph returns the dependency graph with the replacements so far.
-func (c cycles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
+func (c cycles) graph(winners, ordered sorted.List[*pod.Spec]) graph {
 	g, byKey := c.nodes(ordered)
 	current := func(key pod.Key) *pod.Spec {
 		if previous, done := c.replacements[key]; done {
@@ -172,7 +167,7 @@ func (c cycles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
 		s, _ := findPod(winners, key)
 		return s
 	}
-	for _, n := range g.nodes {
+	for _, n := range g {
 		for _, d := range n.spec.DependsOn {
 			if key, found := n.spec.Meant(d, c.visible, current); found && byKey[key] != nil {
 				n.on = append(n.on, byKey[key])
@@ -184,43 +179,26 @@ func (c cycles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
 
 // onCycles returns the pods that depend on themselves, directly or through others, in
 // order.
-func (g *graph) onCycles() []*node {
-	for _, n := range g.nodes {
-		if n.index == 0 {
-			g.visit(n)
+func (g graph) onCycles() []*node {
+	targets := func(i int) []int {
+		all := make([]int, 0, len(g[i].on))
+		for _, on := range g[i].on {
+			all = append(all, on.at)
+		}
+		return all
+	}
+	for _, component := range cycle.Components(len(g), targets) {
+		group := make([]*node, 0, len(component))
+		for _, at := range component {
+			group = append(group, g[at])
+		}
+		for _, n := range group {
+			n.group = group
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(g.nodes), func(n *node) bool {
+	return slices.DeleteFunc(slices.Clone(g), func(n *node) bool {
 		return len(n.group) == 1 && !slices.Contains(n.on, n)
 	})
-}
-
-// visit finds the strongly connected components below n.
-func (g *graph) visit(n *node) {
-	g.count++
-	n.index, n.low = g.count, g.count
-	g.open = append(g.open, n)
-	for _, on := range n.on {
-		switch {
-		case on.index == 0:
-			g.visit(on)
-			n.low = min(n.low, on.low)
-		case on.group == nil:
-			n.low = min(n.low, on.index)
-		}
-	}
-	if n.low != n.index {
-		return
-	}
-	at := len(g.open) - 1
-	for g.open[at] != n {
-		at--
-	}
-	group := slices.Clone(g.open[at:])
-	g.open = g.open[:at]
-	for _, member := range group {
-		member.group = group
-	}
 }
 
 const (
