@@ -206,10 +206,10 @@ func (b *Balancer) Report(r pod.StatusReport) error {
 		delete(b.pods, key)
 	} else {
 		status := &r.Pod.Status
-		if r.Here != "" && r.Here != uid {
+		if r.ObservedUID != "" && r.ObservedUID != uid {
 			status = nil // the node still has the previous pod of the name
 		}
-		next := &entry{uid, service.PodOf(r.Pod, status, r.Unwanted || b.left(key, uid)), true}
+		next := &entry{uid, service.PodOf(r.Pod, status, r.NotDesired || b.left(key, uid)), true}
 		if old != nil && old.uid == uid && old.pod.Equal(next.pod) {
 			old.reported = true
 			return nil

@@ -282,7 +282,7 @@ func (n *node1) report() {
 		if status := n.state[s.UID()]; status != nil {
 			p.Status = *status
 		}
-		if err := n.c.Report(pod.StatusReport{Pod: &p, Origin: s.Origin, Here: s.UID()}); err != nil {
+		if err := n.c.Report(pod.StatusReport{Pod: &p, Origin: s.Origin, ObservedUID: s.UID()}); err != nil {
 			n.t.Error(err)
 		}
 	}

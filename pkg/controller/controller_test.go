@@ -207,7 +207,7 @@ func (r *rig) isDue() bool {
 func (r *rig) report(s *pod.Spec, phase v1.PodPhase) {
 	p := *s.Pod
 	p.Status.Phase = phase
-	if err := r.Report(pod.StatusReport{Pod: &p, Origin: s.Origin, Gone: phase == "gone", Here: s.UID()}); err != nil {
+	if err := r.Report(pod.StatusReport{Pod: &p, Origin: s.Origin, Gone: phase == "gone", ObservedUID: s.UID()}); err != nil {
 		r.t.Error(err)
 	}
 }
@@ -425,11 +425,11 @@ func TestReport_OfAnotherInstance_IsUnknown(t *testing.T) {
 		r.expand(updated)
 		now := spec(updated, "a@2")
 		for name, report := range map[string]pod.StatusReport{
-			"of the old pod":             {Pod: spec(old, "a@1").Pod, Here: "a1"},
-			"while the old one is there": {Pod: now.Pod, Here: "a1"},
-			"while it still has to stop": {Pod: now.Pod, Here: "a2", Unwanted: true},
+			"of the old pod":             {Pod: spec(old, "a@1").Pod, ObservedUID: "a1"},
+			"while the old one is there": {Pod: now.Pod, ObservedUID: "a1"},
+			"while it still has to stop": {Pod: now.Pod, ObservedUID: "a2", NotDesired: true},
 			"when the old one is gone":   {Pod: spec(old, "a@1").Pod, Gone: true},
-			"of another source":          {Pod: now.Pod, Here: "a2", Origin: pod.Origin{Source: "http", Location: "http://127.0.0.1/"}},
+			"of another source":          {Pod: now.Pod, ObservedUID: "a2", Origin: pod.Origin{Source: "http", Location: "http://127.0.0.1/"}},
 		} {
 			p := *report.Pod
 			p.Status.Phase, report.Pod = v1.PodRunning, &p

@@ -126,7 +126,7 @@ func TestProgress_PodsOfThePreviousAgent_WaitsForTheirReports(t *testing.T) {
 		report := func(c *Controller, s *pod.Spec, ready v1.ConditionStatus) {
 			p := *s.Pod
 			p.Status = status(ready)
-			if err := c.Report(pod.StatusReport{Pod: &p, Origin: s.Origin, Here: s.UID()}); err != nil {
+			if err := c.Report(pod.StatusReport{Pod: &p, Origin: s.Origin, ObservedUID: s.UID()}); err != nil {
 				t.Error(err)
 			}
 		}

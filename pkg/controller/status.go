@@ -43,12 +43,12 @@ func controllerOf(p *v1.Pod) types.UID {
 // has its name.
 func (p *podStatus) note(r pod.StatusReport) {
 	p.kept = false
-	uid, here := string(r.Pod.UID), r.Here
+	uid, observed := string(r.Pod.UID), r.ObservedUID
 	same := uid == p.uid && r.Origin.Layer() == p.layer && controllerOf(r.Pod) == p.owner
 	switch {
-	case r.Gone, !same && !p.current && !r.Unwanted && here == uid:
+	case r.Gone, !same && !p.current && !r.NotDesired && observed == uid:
 		p.gone, p.status = !p.current, nil
-	case !same, here != "" && here != uid, p.current && r.Unwanted:
+	case !same, observed != "" && observed != uid, p.current && r.NotDesired:
 		p.status = nil
 	default:
 		p.status, p.seen = &r.Pod.Status, true

@@ -244,7 +244,7 @@ func TestF75_ReportsHaveTheUIDOfThePodThatIsThere(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var said []string
 		m.disk.onReport = func(r pod.StatusReport) {
-			if line := fmt.Sprintf("%s: there is %q", r.Pod.UID, r.Here); len(said) == 0 || said[len(said)-1] != line {
+			if line := fmt.Sprintf("%s: there is %q", r.Pod.UID, r.ObservedUID); len(said) == 0 || said[len(said)-1] != line {
 				said = append(said, line)
 			}
 		}

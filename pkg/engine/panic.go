@@ -74,7 +74,7 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 // quarantine reports that the pod is left alone, and waits until its spec changes. Like wait it
 // returns false when the worker has to return.
 func (w *worker) quarantine(ctx context.Context) bool {
-	r := report{key: w.key, seq: w.seq, gen: w.update.gen, fresh: true, final: true, pod: &v1.Pod{}, reportMetadata: reportMetadata{here: w.reported.reportMetadata.here, unwanted: w.update.want == nil}}
+	r := report{key: w.key, seq: w.seq, gen: w.update.gen, fresh: true, final: true, pod: &v1.Pod{}, reportMetadata: reportMetadata{observedUID: w.reported.reportMetadata.observedUID, notDesired: w.update.want == nil}}
 	switch {
 	case w.reported.pod != nil:
 		shown := *w.reported.pod // shares all but the reason and message of the status

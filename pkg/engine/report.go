@@ -53,7 +53,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.updateDependents(e)
 	}
 	if r.fresh {
-		l.out.report(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, Replacing: r.replacing, At: time.Now()})
+		l.out.report(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, ObservedUID: r.observedUID, NotDesired: r.notDesired, Replacing: r.replacing, At: time.Now()})
 	}
 }
 
@@ -142,7 +142,7 @@ func (l *loop) drop(e *entry, r *report) {
 
 // reportGone reports that nothing is left of a pod.
 func (l *loop) reportGone(key pod.Key, r *report) {
-	line := pod.StatusReport{Finished: true, Gone: true, Unwanted: true, At: time.Now()}
+	line := pod.StatusReport{Finished: true, Gone: true, NotDesired: true, At: time.Now()}
 	if r != nil {
 		line.Pod, line.Origin = r.pod, r.origin
 	} else {

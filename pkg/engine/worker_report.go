@@ -54,11 +54,11 @@ func (r *report) looked() bool { return r.holds != nil }
 
 // reportMetadata has the data that sinks get beside a status, see pod.StatusReport.
 type reportMetadata struct {
-	origin    pod.Origin
-	finished  bool
-	here      string
-	unwanted  bool
-	replacing bool
+	origin      pod.Origin
+	finished    bool
+	observedUID string
+	notDesired  bool
+	replacing   bool
 }
 
 // sendReport computes the status and sends it to the sync loop; it returns false if ctx ends
@@ -74,9 +74,9 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 		settled: p.Settled,
 
 		reportMetadata: reportMetadata{
-			finished:  p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
-			unwanted:  w.update.want == nil,
-			replacing: v.Want != nil && !deleting(v.Want) && p.Replacing(0) && !w.waitsForRuntime(p),
+			finished:   p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
+			notDesired: w.update.want == nil,
+			replacing:  v.Want != nil && !deleting(v.Want) && p.Replacing(0) && !w.waitsForRuntime(p),
 		},
 		saveTried: w.rec.saveTried,
 		saveErr:   w.rec.saveErr,
@@ -87,7 +87,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 		stuck:    w.stuck(),
 	}
 	if !v.Have.Empty() {
-		r.here = v.Have.UID
+		r.observedUID = v.Have.UID
 		if v.Want != nil && w.rec.Terminal == "" {
 			r.limits = storageLimitsOf(v.Want.Pod)
 		}

@@ -428,7 +428,7 @@ func TestMetrics_UserNamespacedPod_IsCounted(t *testing.T) {
 }
 
 // unwanted marks the pod as no longer desired by any source.
-func unwanted(r *pod.StatusReport) { r.Unwanted = true }
+func notDesired(r *pod.StatusReport) { r.NotDesired = true }
 
 // A pod whose manifest was taken away is an orphan until nothing of it is left, and no longer
 // desired or active, as e2e_node's mirror pod tests have it.
@@ -464,11 +464,11 @@ func TestMetrics_ManifestTakenAway_IsAnOrphan(t *testing.T) {
 	}
 	l.report(l.runs("c1"))
 	is("desired", "sync", 1, 1)
-	l.report(nil, unwanted)
+	l.report(nil, notDesired)
 	is("orphan", "terminating", 0, 0)
-	l.report(nil, unwanted, func(r *pod.StatusReport) { r.Finished = true })
+	l.report(nil, notDesired, func(r *pod.StatusReport) { r.Finished = true })
 	is("orphan", "terminated", 0, 0)
-	l.report(nil, unwanted, gone)
+	l.report(nil, notDesired, gone)
 	is("", "", 0, 0)
 }
 
@@ -537,7 +537,7 @@ func TestMetrics_Volumes_AreCountedByPluginAndState(t *testing.T) {
 	if got := volumes(); !maps.Equal(got, map[string]float64{"empty-dir,desired": 2, "configmap,desired": 1, "empty-dir,actual": 2, "configmap,actual": 1}) {
 		t.Errorf("while it runs: %v", got)
 	}
-	l.report(nil, unwanted)
+	l.report(nil, notDesired)
 	if got := volumes(); !maps.Equal(got, map[string]float64{"empty-dir,actual": 2, "configmap,actual": 1}) {
 		t.Errorf("while it ends: %v", got)
 	}

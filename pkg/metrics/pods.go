@@ -121,7 +121,7 @@ func (p *pods) report(r pod.StatusReport) {
 		p.size.Observe(float64(len(r.Pod.Spec.Containers)))
 	}
 	before := s.pod
-	s.pod, s.finished, s.notDesired = r.Pod, r.Finished, r.Unwanted
+	s.pod, s.finished, s.notDesired = r.Pod, r.Finished, r.NotDesired
 	p.containers(s)
 	p.phase(s, before, r.At)
 }

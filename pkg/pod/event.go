@@ -60,12 +60,12 @@ type StatusReport struct {
 	// Gone says that the pod is not desired any more and that nothing of it is left: it
 	// is the last report of this pod.
 	Gone bool
-	// Here is the UID of the pod that the runtime shows under this name, "" where it
-	// shows nothing: a different UID than Pod's while Pod replaces it.
-	Here string
-	// Unwanted says that the pod is not in the desired set; something may be left of
+	// ObservedUID is the UID of the pod that the runtime has under this name, "" if it has
+	// none. It differs from Pod's UID while Pod replaces the observed one.
+	ObservedUID string
+	// NotDesired says that the pod is not in the desired set; something may be left of
 	// it.
-	Unwanted bool
+	NotDesired bool
 	// Replacing says that the agent replaces containers of the pod, mostly after an edit: it
 	// pulls the images that it needs, and then stops the old containers. Until they have
 	// stopped, the node runs the pod as it was before. It is false while the edit is blocked:

@@ -140,7 +140,7 @@ func (l *lab) report(i int) error {
 		Phase: v1.PodRunning, PodIP: netip.AddrFrom4([4]byte{10, 88, byte(1 + i/250), byte(1 + i%250)}).String(),
 		Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}},
 	}
-	return l.Report(pod.StatusReport{Pod: &p, Here: string(p.UID)})
+	return l.Report(pod.StatusReport{Pod: &p, ObservedUID: string(p.UID)})
 }
 
 func serviceOf(i int) *pod.Object {

@@ -123,7 +123,7 @@ func nameTaken(t *testing.T, a *agent) {
 	a.says(p, running(p, true))
 	a.until(t, "web", "ready", ready(true))
 	by := staticPod(a.name, "web", "h")
-	a.says(by, running(by, true), fromFile, func(r *pod.StatusReport) { r.Here = string(by.UID) })
+	a.says(by, running(by, true), fromFile, func(r *pod.StatusReport) { r.ObservedUID = string(by.UID) })
 	is := a.until(t, "web", "failed", phase(v1.PodFailed))
 	if is.UID != p.UID || is.Status.Reason != "NameTaken" || find(is, v1.PodReady).Status != v1.ConditionFalse || is.Status.ContainerStatuses[0].State.Terminated == nil {
 		t.Errorf("status %+v", is.Status)

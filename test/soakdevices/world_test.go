@@ -366,7 +366,7 @@ func (s sink) Report(r pod.StatusReport) error {
 	r.Pod = r.Pod.DeepCopy()
 	w.statuses[pod.KeyOf(r.Pod)] = r
 	w.mu.Unlock()
-	failed := r.Pod.Status.Phase == v1.PodFailed && r.Pod.DeletionTimestamp == nil && !r.Unwanted // a reboot fails a pod that stops
+	failed := r.Pod.Status.Phase == v1.PodFailed && r.Pod.DeletionTimestamp == nil && !r.NotDesired // a reboot fails a pod that stops
 	if failed || strings.Contains(fmt.Sprint(r.Pod.Status), pod.ReasonUnexpectedAdmission) {
 		w.problem(refused, "%s is refused: %s %s %s", pod.KeyOf(r.Pod), r.Pod.Status.Phase, r.Pod.Status.Reason, r.Pod.Status.Message)
 	}

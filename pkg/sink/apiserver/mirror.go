@@ -76,7 +76,7 @@ func (l *loop) makeRoom(e *entry, now time.Time) request {
 
 // there reports whether the runtime shows the API pod whose name a static pod took.
 func (e *entry) there() bool {
-	return e.report.Here == string(e.object.UID) && e.report.Pod.UID != e.object.UID
+	return e.report.ObservedUID == string(e.object.UID) && e.report.Pod.UID != e.object.UID
 }
 
 // nameTakenBy is the reason of a pod that ended because a static pod has its name.
@@ -88,7 +88,7 @@ const nameTakenBy = "NameTaken"
 // itself before, supplanted sends that end.
 func (l *loop) supplanted(e *entry, now time.Time) request {
 	o, by := e.object, e.report
-	if pod.IsPhaseTerminal(o.Status.Phase) || by.Unwanted || by.Pod.DeletionTimestamp != nil || e.there() {
+	if pod.IsPhaseTerminal(o.Status.Phase) || by.NotDesired || by.Pod.DeletionTimestamp != nil || e.there() {
 		return request{}
 	}
 	want := o.Status

@@ -250,7 +250,7 @@ func TestC_1_13_8_MirrorThatIsThere(t *testing.T) {
 
 // here sets the UID of the pod that the runtime shows.
 func here(uid types.UID) func(*pod.StatusReport) {
-	return func(r *pod.StatusReport) { r.Here = string(uid) }
+	return func(r *pod.StatusReport) { r.ObservedUID = string(uid) }
 }
 
 // contested returns a pod that runs, and a static one that will take its name.
@@ -385,7 +385,7 @@ func TestF75_NameTakenBeforeItBegan(t *testing.T) {
 		} {
 			by, st := staticPod(name, "h"), runningStatus()
 			change(&st, by)
-			n.tell(by, st, ofFile, here("static-uid"), func(r *pod.StatusReport) { r.Unwanted = name == "left" })
+			n.tell(by, st, ofFile, here("static-uid"), func(r *pod.StatusReport) { r.NotDesired = name == "left" })
 			n.bound(name)
 		}
 		pass(time.Minute)
