@@ -125,7 +125,7 @@ func (w *worker) haltedMeanwhile(v plan.View) bool {
 // remove or tear down something.
 func isStartStep(s plan.Step) bool {
 	switch s.Action {
-	case plan.PutVolumes, plan.RunSandbox, plan.PullImage, plan.CreateContainer, plan.StartContainer, plan.RunHook, plan.UpdateContainer:
+	case plan.SetUpVolumes, plan.RunSandbox, plan.PullImage, plan.CreateContainer, plan.StartContainer, plan.RunHook, plan.UpdateContainer:
 		return true
 	}
 	return false
@@ -173,7 +173,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	if err := w.takeSlot(ctx); err != nil {
 		return err
 	}
-	if s.Action == plan.PutVolumes || s.Action == plan.RunSandbox { // a pod without volumes has only the second
+	if s.Action == plan.SetUpVolumes || s.Action == plan.RunSandbox { // a pod without volumes has only the second
 		other, err := w.otherOwner(v.Want.UID())
 		if err != nil {
 			return fmt.Errorf("find the owner of UID %s: %w", v.Want.UID(), err)
@@ -183,7 +183,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		}
 	}
 	switch s.Action {
-	case plan.PutVolumes:
+	case plan.SetUpVolumes:
 		return w.putVolumes(ctx, v.Want, s.Instance)
 	case plan.RunSandbox:
 		return w.startSandbox(ctx, v, s)
@@ -277,7 +277,7 @@ func (w *worker) tearDown(ctx context.Context, have pod.Actual, s plan.Step) err
 	case plan.RemoveSandbox:
 		w.emptyCheck.expected = false
 		return rt.RemoveSandbox(ctx, s.ID)
-	case plan.TakeVolumes:
+	case plan.TearDownVolumes:
 		if own, err := w.isOwner(s.UID); !own {
 			return err
 		}
@@ -393,7 +393,7 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 	var start *pod.StartError
 	if errors.As(err, &start) {
 		t.Reason, t.Message, t.Final = start.Reason, start.Err.Error(), start.Final
-	} else if s.Action == plan.PutVolumes {
+	} else if s.Action == plan.SetUpVolumes {
 		t.Reason = reasonMount
 	}
 	delay := retryDelay(t.Count)

@@ -136,7 +136,7 @@ func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
 		w.event(spec, s.Container, pod.EventWarning, reason, format, a...)
 	}
 	switch s.Action {
-	case plan.PutVolumes:
+	case plan.SetUpVolumes:
 		for line := range strings.Lines(t.Message) {
 			warn(eventMount, "%s", mountText(line))
 		}

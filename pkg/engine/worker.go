@@ -261,7 +261,7 @@ func (p *emptyCheck) confirm(have pod.Actual, now time.Time) bool {
 // has to pause before it repeats them. For example, the runtime reports success but does nothing, or
 // a sandbox exits as soon as it is made.
 func (p *progress) loops(steps []plan.Step) bool {
-	if len(steps) == 1 && steps[0].Action == plan.PutVolumes {
+	if len(steps) == 1 && steps[0].Action == plan.SetUpVolumes {
 		return false // a source may change the content of volumes at any rate
 	}
 	var b strings.Builder

@@ -115,7 +115,7 @@ func newSimulation(v View) *simulation {
 func (sim *simulation) do(s Step) {
 	have := &sim.v.Have
 	switch s.Action {
-	case PutVolumes:
+	case SetUpVolumes:
 		sim.begin(s.Instance)
 		sim.v.VolumesReady, sim.v.VolumesStale = true, false
 	case RunSandbox:
@@ -166,7 +166,7 @@ func (sim *simulation) do(s Step) {
 		if have.Empty() {
 			have.UID = ""
 		}
-	case TakeVolumes:
+	case TearDownVolumes:
 		sim.v.VolumesReady = sim.v.VolumesReady && s.Instance != sim.v.Record.Instance
 		sim.v.VolumesLeft = false
 	case Forget:

@@ -191,7 +191,7 @@ func (s *planner) terminated() bool {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
 	}
 	if len(s.Want.Pod.Spec.Volumes) > 0 && (s.VolumesReady || s.VolumesLeft) && (s.Record.Instance > 0 || !s.Have.Empty()) {
-		s.add(Step{Action: TakeVolumes, Instance: s.target, UID: s.uid(), Why: why})
+		s.add(Step{Action: TearDownVolumes, Instance: s.target, UID: s.uid(), Why: why})
 	}
 	if s.Record.Evicted() != nil && !podview.MayRun(s.Have) {
 		for _, c := range podview.All(s.Have) {
@@ -285,7 +285,7 @@ func (s *planner) finishStop() {
 	s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
 	for _, n := range s.Instances() {
 		if n != s.target {
-			s.add(Step{Action: TakeVolumes, Instance: n, UID: s.uid(), Why: why})
+			s.add(Step{Action: TearDownVolumes, Instance: n, UID: s.uid(), Why: why})
 		}
 	}
 }
@@ -303,11 +303,11 @@ func (s *planner) needsSandbox() bool {
 	}
 	for _, n := range s.Instances() {
 		if n != s.target {
-			s.add(Step{Action: TakeVolumes, Instance: n, UID: s.uid(), Why: why})
+			s.add(Step{Action: TearDownVolumes, Instance: n, UID: s.uid(), Why: why})
 		}
 	}
 	if !s.VolumesReady || s.VolumesStale || s.target != s.Record.Instance {
-		s.add(Step{Action: PutVolumes, Instance: s.target, Why: why})
+		s.add(Step{Action: SetUpVolumes, Instance: s.target, Why: why})
 	}
 	s.add(Step{Action: RunSandbox, Instance: s.target, Attempt: s.nextAttempt(""), Why: why})
 	return true

@@ -114,7 +114,7 @@ func NewView(want *pod.Spec, have pod.Actual, rec pod.Record, forbidden string, 
 type Action string
 
 const (
-	PutVolumes      Action = "put-volumes"      // set up the directories and volumes of an instance
+	SetUpVolumes    Action = "put-volumes"      // set up the directories and volumes of an instance
 	RunSandbox      Action = "run-sandbox"      //
 	PullImage       Action = "pull-image"       // if the container's pull policy requires it
 	CreateContainer Action = "create-container" //
@@ -125,7 +125,7 @@ const (
 	RemoveContainer Action = "remove-container" //
 	StopSandbox     Action = "stop-sandbox"     //
 	RemoveSandbox   Action = "remove-sandbox"   //
-	TakeVolumes     Action = "take-volumes"     // tear down an instance's volumes and remove its directories
+	TearDownVolumes Action = "take-volumes"     // tear down an instance's volumes and remove its directories
 	Forget          Action = "forget"           // remove the pod's record and log directory: nothing is left
 )
 
@@ -134,7 +134,7 @@ type Step struct {
 	Action    Action
 	Container string // container name, for container actions
 	ID        string // sandbox or container ID, where one exists
-	Instance  int    // RunSandbox, PutVolumes, TakeVolumes
+	Instance  int    // RunSandbox, SetUpVolumes, TearDownVolumes
 	Attempt   uint32 // RunSandbox, CreateContainer
 	Streak    int    // CreateContainer: crashes in a row before this container; RemoveContainer: before the next one
 	Grace     int64  // StopContainer: seconds for the hook and the stop together
@@ -150,7 +150,7 @@ type Step struct {
 	Killed string
 	// KeepLog says that the log of a removed container stays (C-1.21.3).
 	KeepLog bool
-	UID     string // TakeVolumes, Forget: the UID in the directories' path; may differ from the desired pod's
+	UID     string // TearDownVolumes, Forget: the UID in the directories' path; may differ from the desired pod's
 	Why     string // the reason, as text for users
 	// Edited says that a CreateContainer follows an edit, not an exit.
 	Edited bool

@@ -147,7 +147,7 @@ func (s *planner) volumes() {
 		s.wait(t.Until, troubleText("pod", t))
 		return
 	}
-	s.add(Step{Action: PutVolumes, Instance: s.target, Why: "volumes are not up to date"})
+	s.add(Step{Action: SetUpVolumes, Instance: s.target, Why: "volumes are not up to date"})
 }
 
 // ephemeral starts ephemeral containers once; they never restart, and never affect the pod

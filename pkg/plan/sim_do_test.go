@@ -13,9 +13,9 @@ import (
 // do does a step, and reports whether it succeeded.
 func (m *sim) do(s plan.Step) bool {
 	switch s.Action {
-	case plan.PutVolumes, plan.RunSandbox:
+	case plan.SetUpVolumes, plan.RunSandbox:
 		m.startInstance(s.Instance)
-		if s.Action == plan.PutVolumes {
+		if s.Action == plan.SetUpVolumes {
 			m.volumes[s.Instance] = true
 			return true
 		}
@@ -72,7 +72,7 @@ func (m *sim) do(s plan.Step) bool {
 	case plan.RemoveSandbox:
 		m.sandboxes = slices.DeleteFunc(m.sandboxes, func(b *simSandbox) bool { return b.ID == s.ID })
 		m.containers = slices.DeleteFunc(m.containers, func(c *simContainer) bool { return c.SandboxID == s.ID })
-	case plan.TakeVolumes:
+	case plan.TearDownVolumes:
 		delete(m.volumes, s.Instance)
 	case plan.Forget:
 		if !m.have().Empty() || len(m.volumes) > 0 {

@@ -144,7 +144,7 @@ func (s *planner) tearDown(why string) {
 		s.remove(c, why)
 	}
 	for _, n := range s.Instances() {
-		s.add(Step{Action: TakeVolumes, Instance: n, UID: s.uid(), Why: why})
+		s.add(Step{Action: TearDownVolumes, Instance: n, UID: s.uid(), Why: why})
 	}
 	for _, b := range slices.Backward(sandboxes) {
 		s.add(Step{Action: RemoveSandbox, ID: b.ID, Why: why})
