@@ -156,7 +156,7 @@ func (l *loop) waits(e *entry) string {
 
 // dependency finds the desired pod that d names.
 func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
-	key, found := want.Meant(d, l.cfg.Visible, func(key pod.Key) *pod.Spec {
+	key, found := want.ResolveDependency(d, l.cfg.Visible, func(key pod.Key) *pod.Spec {
 		on := l.pods[key]
 		if on == nil {
 			return nil

@@ -129,7 +129,7 @@ func Preview(ctx context.Context, o Options) (Forecast, error) {
 func (f *Forecast) noteMissingDependencies() {
 	for s := range f.State.Pods.All() {
 		for _, d := range s.DependsOn {
-			if _, found := s.Meant(d, f.visible, f.State.Pod); !found {
+			if _, found := s.ResolveDependency(d, f.visible, f.State.Pod); !found {
 				f.Notices = append(f.Notices, fmt.Sprintf("pod %s depends on pod %s, which no source defines", s.Key, d.Name))
 			}
 		}

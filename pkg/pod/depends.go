@@ -82,14 +82,14 @@ func DependencyProblem(p *v1.Pod) (Problem, bool) {
 	}, true
 }
 
-// Meant returns the key of the pod that a dependency refers to, among those for which
-// wanted returns a spec. It tries the targets in their order, first those of the same
-// kind of source, then those of a kind that visible allows. It never returns a pod of
-// any other source: its author could delay, by its name alone, pods that depend on
-// another one. A nil visible allows no other kind.
-func (s *Spec) Meant(d Dependency, visible func(from, to string) bool, wanted func(Key) *Spec) (key Key, found bool) {
+// ResolveDependency returns the key of the pod that a dependency of s refers to. desired
+// returns the spec of a key, nil for none. ResolveDependency tries the targets in their order,
+// first those of the same kind of source, then those of a kind that visible allows; a nil
+// visible allows no other kind. It never returns a pod of any other source: the author of
+// such a pod could delay, by its name alone, pods that depend on another one.
+func (s *Spec) ResolveDependency(d Dependency, visible func(from, to string) bool, desired func(Key) *Spec) (key Key, found bool) {
 	for _, target := range s.Targets(d) {
-		switch on := wanted(target); {
+		switch on := desired(target); {
 		case on == nil:
 		case on.Origin.Source == s.Origin.Source:
 			return target, true

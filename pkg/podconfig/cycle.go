@@ -18,7 +18,7 @@ type cycles struct {
 	// cycle. It is nil if the pod is left out.
 	replacements map[pod.Key]*pod.Spec
 	problems     []pod.Problem // sorted
-	visible      Visible       // see pod.Spec.Meant
+	visible      Visible       // see pod.Spec.ResolveDependency
 }
 
 // breakCycles finds the dependency cycles among the winners. ordered has the winners that
@@ -29,7 +29,7 @@ type cycles struct {
 // until there is no cycle, or only cycles of versions from before, which stay. If other
 // cycles are left after maxRounds, one more round gives each pod that could be on one its
 // version from before. breakCycles resolves a dependency as the engine does: see
-// pod.Spec.Meant.
+// pod.Spec.ResolveDependency.
 func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visible) cycles {
 	c := cycles{visible: visible}
 	if ordered.Len() == 0 {
@@ -169,7 +169,7 @@ func (c cycles) graph(winners, ordered sorted.List[*pod.Spec]) graph {
 	}
 	for _, n := range g {
 		for _, d := range n.spec.DependsOn {
-			if key, found := n.spec.Meant(d, c.visible, current); found && byKey[key] != nil {
+			if key, found := n.spec.ResolveDependency(d, c.visible, current); found && byKey[key] != nil {
 				n.on = append(n.on, byKey[key])
 			}
 		}
