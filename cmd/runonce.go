@@ -176,7 +176,7 @@ func (p *program) checkedSet(ctx context.Context) (set agent.Set, err error) {
 	p.cfg.Kubeconfig, p.cfg.EtcdEndpoints = "", nil // of serve, which may share the configuration
 	p.cfg, p.given = look.Absolute(p.cfg)
 	cfg := p.look(slog.LevelError)
-	kept, err := cfg.Kept()
+	kept, err := cfg.Records()
 	if err != nil {
 		cfg.Log.Warn("Failed to read some records", "error", err)
 	}

@@ -70,7 +70,7 @@ func (p *program) claims() ([]volume.Claim, map[pod.Key][]string, error) {
 	if err != nil {
 		return nil, nil, failed(exitFailure, err, look.AsRoot(err))
 	}
-	kept, err := p.look(slog.LevelWarn).Kept()
+	kept, err := p.look(slog.LevelWarn).Records()
 	if err != nil {
 		return nil, nil, failed(exitFailure, fmt.Errorf("read which pods use them: %w", err), look.AsRoot(err))
 	}

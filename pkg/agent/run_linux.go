@@ -39,7 +39,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer workloads.Close()
 	var live *feed.Live // of the engine, which needs the sources
 	r := look.Reading{
-		Kept: cfg.Specs(a.state.kept), Restored: a.lastGood(), Watched: true, Expander: a.expander(workloads),
+		Recorded: cfg.Specs(a.state.kept), Restored: a.lastGood(), Watched: true, Expander: a.expander(workloads),
 		API: m.source(a, func() *feed.Live { return live }),
 	}
 	if cfg.InsecureManifestPermissions {

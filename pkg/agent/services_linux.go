@@ -47,7 +47,7 @@ func (a *Agent) services() *balancer.Balancer {
 	}
 	for _, r := range a.state.kept {
 		if last := a.state.reported[r.Key]; r.Want != nil && last != nil && last.UID == r.Want.Pod.UID {
-			cfg.Kept = append(cfg.Kept, balancer.Kept{Pod: r.Want.Pod, Status: &last.Status})
+			cfg.Recorded = append(cfg.Recorded, balancer.RecordedPod{Pod: r.Want.Pod, Status: &last.Status})
 		}
 	}
 	return balancer.New(cfg)

@@ -24,7 +24,7 @@ import (
 // Jobs. rules returns the rules of the sources; its first call comes with the first workload.
 func (a *Agent) workloads(once bool, rules func() look.Rules) *controller.Controller {
 	return controller.New(controller.Config{
-		Node: a.cfg.NodeName, Kept: a.cfg.RecordedPods(a.state.kept, a.state.reported), Store: record.NewWorkloads(a.cfg.RootDir),
+		Node: a.cfg.NodeName, Recorded: a.cfg.RecordedPods(a.state.kept, a.state.reported), Store: record.NewWorkloads(a.cfg.RootDir),
 		Live: true, NoSchedules: once, Event: a.workloadEvent, Log: a.log, Keep: a.keepLogs,
 		Judge: func(o *pod.Object) string { return rules().ForbidsWorkload(o) },
 	})

@@ -58,8 +58,8 @@ type Store interface {
 	Save(service.Allocations) error
 }
 
-// Kept is a pod of the previous agent, with its last status.
-type Kept struct {
+// RecordedPod is a pod of the previous agent, with its last status.
+type RecordedPod struct {
 	Pod    *v1.Pod
 	Status *v1.PodStatus
 }
@@ -72,7 +72,7 @@ type Config struct {
 	Nodes     []netip.Addr
 	Local     []netip.Addr // all addresses of the node
 	Listeners []uint16     // TCP ports on which this agent listens
-	Kept      []Kept
+	Recorded  []RecordedPod
 	Store     Store
 	Filter    Filter
 	// Refused is called once for each problem of a Service.
@@ -144,7 +144,7 @@ func New(cfg Config) *Balancer {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Balancer{cfg: cfg, due: make(chan struct{}, 1), pods: make(map[pod.Key]*entry), refused: make(map[service.Refusal]bool)}
-	for _, k := range cfg.Kept {
+	for _, k := range cfg.Recorded {
 		b.pods[pod.KeyOf(k.Pod)] = &entry{uid: string(k.Pod.UID), pod: service.PodOf(k.Pod, k.Status, false)}
 	}
 	var err error

@@ -143,10 +143,10 @@ func (w *world) backends() (string, int) {
 }
 
 // begin runs a Balancer until the test ends.
-func (w *world) begin(t *testing.T, kept ...Kept) *Balancer {
+func (w *world) begin(t *testing.T, kept ...RecordedPod) *Balancer {
 	t.Helper()
 	b := New(Config{
-		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}, NodePorts: service.DefaultNodePorts(), Kept: kept, Store: w, Filter: w,
+		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}, NodePorts: service.DefaultNodePorts(), Recorded: kept, Store: w, Filter: w,
 		Refused: func(o *pod.Object, p pod.Problem) { w.say("refused " + o.Name + " " + p.Path) },
 		Trouble: func(reason, _ string) { w.say(reason) },
 		Views: func(all []*service.View, complete bool) {
@@ -258,7 +258,7 @@ func TestBalancer_Start_RulesStayUntilEverySourceAnswers(t *testing.T) {
 		had := netip.MustParseAddr("10.96.0.77")
 		w := &world{stored: service.Allocations{{Namespace: "default", Name: "web"}: {ClusterIPs: []netip.Addr{had}, Created: time.Unix(1, 0)}}}
 		p, lost := onePod("p", "10.88.0.2", v1.ConditionTrue), onePod("lost", "10.88.0.9", v1.ConditionTrue)
-		b := w.begin(t, Kept{p, &p.Status}, Kept{lost, &lost.Status})
+		b := w.begin(t, RecordedPod{p, &p.Status}, RecordedPod{lost, &lost.Status})
 		b.Set(nil, wants(), Waiting)
 		b.Set([]*pod.Object{web("")}, wants(p), Waiting)
 		synctest.Wait()

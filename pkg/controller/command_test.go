@@ -263,7 +263,7 @@ func (n *node1) boot() {
 	n.store.dead = false
 	n.boots++
 	n.c = New(Config{
-		Node: node, Kept: kept, Store: n.store, Live: true, Judge: n.judge,
+		Node: node, Recorded: kept, Store: n.store, Live: true, Judge: n.judge,
 		Keep: func(_ *pod.Object, failed workload.FailedVersion) {
 			n.keeps.Add(int32(len(failed.Pods)))
 			if n.hangs != nil {

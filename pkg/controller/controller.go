@@ -38,14 +38,14 @@ type Store interface {
 // Config configures a Controller.
 type Config struct {
 	Node string
-	// Kept are the pods in the records of the previous agent, with their last statuses. Their field
+	// Recorded are the pods in the records of the previous agent, with their last statuses. Their field
 	// Leaving says that the stop of the pod had begun. New ignores pods that no workload can have
 	// made.
-	Kept []workload.Pod
+	Recorded []workload.Pod
 	// Store keeps the states; nil: every workload starts without one.
 	Store Store
 	// Live says that an engine runs the pods, and reports their statuses. Without it, the
-	// statuses of Kept do not change, and the Controller is never due.
+	// statuses of Recorded do not change, and the Controller is never due.
 	Live bool
 	// NoSchedules says that CronJobs start no Jobs; Jobs that have started continue.
 	NoSchedules bool
@@ -69,7 +69,7 @@ type Config struct {
 const longestWait = time.Minute
 
 // adoptTimeout is how long a decision that removes pods waits for the engine's first reports of the
-// previous agent's pods. The statuses in Kept may be out of date: a pod that was ready may have
+// previous agent's pods. The statuses in Recorded may be out of date: a pod that was ready may have
 // terminated. Its workload may then need the pod that the decision would remove.
 const adoptTimeout = time.Minute
 
@@ -88,7 +88,7 @@ type Controller struct {
 	// Only Expand uses these.
 	workloads map[pod.ObjectKey]*entry
 	found     map[pod.ObjectKey]found  // stored states of workloads that no source has listed yet
-	kept      map[pod.Key]workload.Pod // the pods of Config.Kept that no workload owns yet
+	kept      map[pod.Key]workload.Pod // the pods of Config.Recorded that no workload owns yet
 	since     time.Time                // the first call of Expand
 	timer     *time.Timer
 	releases  map[workload.ReleaseKey]*release // of the workloads that sources have
@@ -135,7 +135,7 @@ func New(cfg Config) *Controller {
 		c.timer = time.AfterFunc(longestWait, c.wake)
 		c.timer.Stop()
 	}
-	for _, p := range cfg.Kept {
+	for _, p := range cfg.Recorded {
 		if workload.MayOwn(p.Spec) {
 			have := newPodStatus(p.Spec)
 			have.seen, have.kept, have.used, have.status = true, cfg.Live, true, p.Status

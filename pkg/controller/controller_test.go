@@ -176,7 +176,7 @@ type rig struct {
 func start(t *testing.T, s *shelf, kept ...workload.Pod) *rig {
 	r := &rig{t: t, next: newDecider(), shelf: s}
 	r.Controller = New(Config{
-		Node: node, Kept: kept, Store: s, Live: true, Next: r.next.next, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
+		Node: node, Recorded: kept, Store: s, Live: true, Next: r.next.next, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 	})
 	t.Cleanup(r.Close)
 	return r
@@ -756,7 +756,7 @@ func TestNew_NotLive_IsNeverDue(t *testing.T) {
 	d := newDecider()
 	d.wake = func(now time.Time) time.Time { return now.Add(time.Second) }
 	web := want("web", "a")
-	c := New(Config{Node: node, Kept: []workload.Pod{{Spec: spec(web, "a"), Status: &v1.PodStatus{Phase: v1.PodRunning}}}, Next: d.next})
+	c := New(Config{Node: node, Recorded: []workload.Pod{{Spec: spec(web, "a"), Status: &v1.PodStatus{Phase: v1.PodRunning}}}, Next: d.next})
 	pods, _ := c.Expand([]*pod.Object{want("web", "b")})
 	if c.Due() != nil || len(pods) != 1 || pods[0].Name != "b" {
 		t.Errorf("%v", pods)

@@ -116,7 +116,7 @@ func TestProgress_PodsOfThePreviousAgent_WaitsForTheirReports(t *testing.T) {
 		d.Spec.Template.Labels, d.Spec.Template.Spec.Containers = labels, []v1.Container{{Name: "c", Image: "i:1"}}
 		shelf := newShelf()
 		agent := func(kept ...workload.Pod) *Controller {
-			c := New(Config{Node: node, Kept: kept, Store: shelf, Live: true})
+			c := New(Config{Node: node, Recorded: kept, Store: shelf, Live: true})
 			t.Cleanup(c.Close)
 			return c
 		}

@@ -46,7 +46,7 @@ func (m *machine) forecast(sources ...source.Source) forecast.Forecast {
 	records, _ := m.disk.All()
 	f, err := forecast.Preview(m.t.Context(), forecast.Options{
 		Config:   podconfig.New(podconfig.Config{Sources: sources, Restored: m.disk.restored()}),
-		Observer: m.config(conn).Runtime, Kept: records, RequireSourceReady: m.config(conn).RequireSourceReady,
+		Observer: m.config(conn).Runtime, Records: records, RequireSourceReady: m.config(conn).RequireSourceReady,
 	})
 	if err != nil {
 		m.t.Fatal(err)

@@ -202,9 +202,9 @@ func (s *scenery) preview() forecast.Forecast {
 	conn := s.m.rt.Connect()
 	defer conn.Cut()
 	config := podconfig.New(podconfig.Config{
-		Sources: []source.Source{s.layers[0].once(), s.layers[1].once()}, Kept: kept, Restored: s.m.disk.restored(),
+		Sources: []source.Source{s.layers[0].once(), s.layers[1].once()}, Recorded: kept, Restored: s.m.disk.restored(),
 	})
-	f, err := forecast.Preview(context.Background(), forecast.Options{Config: config, Observer: s.m.config(conn).Runtime, Kept: records})
+	f, err := forecast.Preview(context.Background(), forecast.Options{Config: config, Observer: s.m.config(conn).Runtime, Records: records})
 	if err != nil {
 		s.t.Fatal(err)
 	}

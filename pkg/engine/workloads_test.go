@@ -96,7 +96,7 @@ func (d *disk) recorded() (all []workload.Pod) {
 func (m *machine) keepWorkloads() *stateShelf {
 	s := &stateShelf{disk: m.disk, states: map[pod.ObjectKey]shelvedState{}}
 	m.alter = func(c *Config) {
-		w := controller.New(controller.Config{Node: "n1", Kept: m.disk.recorded(), Store: s, Live: true, Log: c.Log})
+		w := controller.New(controller.Config{Node: "n1", Recorded: m.disk.recorded(), Store: s, Live: true, Log: c.Log})
 		c.PodConfig = podconfig.New(podconfig.Config{Sources: []source.Source{m.src.reader(m.mute)}, Restored: m.disk.restored(), Expander: w})
 		c.Listeners, c.Synced = append(c.Listeners, w), w.Synced
 		s.last = w
@@ -369,7 +369,7 @@ func (m *machine) onceWorkloads(s *stateShelf, limit time.Duration) (feed.Report
 	m.alter = func(c *Config) {
 		config := podconfig.New(podconfig.Config{Sources: []source.Source{m.src.reader(false)}})
 		set = config.Once(ctx)
-		w := controller.New(controller.Config{Node: "n1", Kept: m.disk.recorded(), Store: s, Live: true, NoSchedules: true, Log: c.Log})
+		w := controller.New(controller.Config{Node: "n1", Recorded: m.disk.recorded(), Store: s, Live: true, NoSchedules: true, Log: c.Log})
 		m.t.Cleanup(w.Close)
 		c.PodConfig, c.Listeners, c.Workloads = nil, append(c.Listeners, w), onceOver{w, config}
 	}

@@ -65,10 +65,10 @@ func TestI8_PreviewOfDataAgainstTheRuntime(t *testing.T) {
 			file := source.File{File: "a/web.yaml", Pods: []*pod.Spec{spec}, Objects: c.now}
 			f, err := Preview(t.Context(), Options{
 				Config: podconfig.New(podconfig.Config{
-					Sources: []source.Source{said{name: "file:a", files: []source.File{file}}}, Kept: []*pod.Spec{&kept},
+					Sources: []source.Source{said{name: "file:a", files: []source.File{file}}}, Recorded: []*pod.Spec{&kept},
 				}),
 				Observer: looker{pods: []pod.Actual{runs(was)}},
-				Kept:     []pod.Record{{Key: spec.Key, UID: spec.UID(), Want: &kept, Instance: 1}},
+				Records:  []pod.Record{{Key: spec.Key, UID: spec.UID(), Want: &kept, Instance: 1}},
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -26,12 +26,12 @@ type Options struct {
 	Config *podconfig.PodConfig
 	// Observer reads the running pods; nil: there is no comparison with the runtime.
 	Observer plan.Observer
-	// Kept are the records that the agent keeps, one of each pod. A pod that runs without
-	// one is compared by the hashes that the runtime carries.
-	Kept []pod.Record
-	// Here translates an origin that a sandbox carries into the layers of Config, where
-	// those differ from the agent's; nil where they do not.
-	Here func(pod.Origin) pod.Origin
+	// Records are the agent's records, one of each pod. A pod that runs without a record is
+	// compared by the hashes that the runtime carries.
+	Records []pod.Record
+	// TranslateOrigin translates an origin that a sandbox carries into the layers of Config,
+	// where those differ from the agent's; nil where they do not.
+	TranslateOrigin func(pod.Origin) pod.Origin
 	// RequireSourceReady is the agent's setting: the kinds of source whose pods do not start before
 	// their source is ready.
 	RequireSourceReady map[string]bool
@@ -177,17 +177,17 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now t
 		f.Notices = append(f.Notices, "no pod starts: "+o.Halted)
 		f.forbids = func(*pod.Spec) string { return o.Halted }
 	}
-	records := plan.RecordsOf(have, o.Kept)
+	records := plan.RecordsOf(have, o.Records)
 	runs := map[pod.Key]pod.Actual{}
 	for _, a := range have {
 		runs[a.Key] = a
 	}
 	for want := range state.Pods.All() {
 		a, r := runs[want.Key], records[want.Key]
-		found := plan.Found{Layer: lastOrigin(a, r, o.Here).Layer(), Spec: r.Want, ShownUID: a.UID, Running: podview.Running(a), Stopping: !r.StopSince.IsZero()}
+		found := plan.Found{Layer: lastOrigin(a, r, o.TranslateOrigin).Layer(), Spec: r.Want, ShownUID: a.UID, Running: podview.Running(a), Stopping: !r.StopSince.IsZero()}
 		switch d := plan.Delayed(state, want, found, o.RequireSourceReady); {
 		case d != nil && d.Stop:
-			f.removeRunning(a, r, lastOrigin(a, r, o.Here), "it is already being stopped")
+			f.removeRunning(a, r, lastOrigin(a, r, o.TranslateOrigin), "it is already being stopped")
 		case d != nil && d.As != nil: // an agent that was killed may have left it half done
 			f.noteStays(want.Key, d.Layer+" could not be read")
 			f.updateRunning(d.As, a, r)
@@ -216,7 +216,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now t
 			continue
 		}
 		r := records[a.Key]
-		origin := lastOrigin(a, r, o.Here)
+		origin := lastOrigin(a, r, o.TranslateOrigin)
 		why, stays := undefined(state, origin)
 		if stays {
 			f.unchanged(a.Key, why)

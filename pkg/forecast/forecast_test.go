@@ -273,7 +273,7 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, err := Preview(t.Context(), Options{Config: podconfig.New(podconfig.Config{Sources: c.sources}), Observer: looker{pods: c.have}, Kept: c.kept})
+			f, err := Preview(t.Context(), Options{Config: podconfig.New(podconfig.Config{Sources: c.sources}), Observer: looker{pods: c.have}, Records: c.kept})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -291,7 +291,7 @@ func TestPreview_ForbiddenPod_DoesNotStart(t *testing.T) {
 	was := lookSpec("web", "nginx:1")
 	f, err := Preview(t.Context(), Options{
 		Config:   podconfig.New(podconfig.Config{Sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web), fileOf(other)}}}}),
-		Observer: looker{pods: []pod.Actual{runs(was)}}, Kept: []pod.Record{{Key: was.Key, UID: was.UID(), Want: was, Instance: 1}},
+		Observer: looker{pods: []pod.Actual{runs(was)}}, Records: []pod.Record{{Key: was.Key, UID: was.UID(), Want: was, Instance: 1}},
 		Forbids: func(*pod.Spec) string { return "the policy allows no images of nginx" },
 	})
 	if err != nil {

@@ -207,7 +207,7 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			config := New(Config{Kept: c.kept})
+			config := New(Config{Recorded: c.kept})
 			f := newFold([]Layer{NewLayer(one, c.kept), NewLayer(two, c.kept), NewLayer(web, c.kept)}, c.kept, nil)
 			for i, s := range c.steps {
 				f, _, _ = config.take(f, message{layer: slices.Index(layerNames, s.layer), snapshot: set(s.files...), err: s.err}, noon)
@@ -268,7 +268,7 @@ func TestC_1_2_7_AnotherContentIsAnUpdate(t *testing.T) {
 func TestI9_ContentsKnownAgain_AreAReconcile(t *testing.T) {
 	t.Parallel()
 	kept := bound(namingFile(one, "a", "A1=x").Pods[0], thingOf(one, "b", "x", "1"))
-	config := New(Config{Kept: kept})
+	config := New(Config{Recorded: kept})
 	f := newFold([]Layer{NewLayer(one, kept)}, kept, nil)
 	f, _, _ = config.take(f, message{snapshot: set(namingFile(one, "a", "A1=x"))}, noon)
 	check(t, "before", boundText(f.merged.Pods.Slice()), "A1{x?}")
@@ -390,7 +390,7 @@ func TestBind_StoredPod_HasTheHashOfAFirstBinding(t *testing.T) {
 	spec := in(one, "a", plain)[0]
 	object := thingOf(one, "b", "x", "1")
 	kept := bound(spec, object)
-	config := New(Config{Kept: kept})
+	config := New(Config{Recorded: kept})
 	f := newFold([]Layer{NewLayer(one, kept)}, kept, nil)
 	f, _, _ = config.take(f, message{snapshot: set(broken("a"), source.File{File: "b", Objects: []*pod.Object{object}})}, noon)
 	want, got := podspec.Bind(spec, podspec.NewData([]*pod.Object{object})), f.merged.Pods.At(0)

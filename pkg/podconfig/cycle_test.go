@@ -131,7 +131,7 @@ func TestP21_CyclesAreRejected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			config := New(Config{Kept: c.kept})
+			config := New(Config{Recorded: c.kept})
 			layers := []Layer{NewLayer(one, nil), NewLayer(two, nil)}
 			f := newFold(layers, c.kept, nil)
 			for i, s := range c.steps {
@@ -195,7 +195,7 @@ func TestP21_RestartDuringACycle_NoPodStopsOrStarts(t *testing.T) {
 	t.Parallel()
 	runs := ordering(one, "a", "A1>b", "B1").Pods
 	written := ordering(one, "a", "A1>b", "B2>a", "C1>c")
-	c := New(Config{Kept: runs})
+	c := New(Config{Recorded: runs})
 	f := newFold([]Layer{NewLayer(one, runs), NewLayer(two, runs)}, runs, nil)
 	f, b := c.restore(f, 0, Restored{Files: []pod.LastGoodSet{{File: "a", Pods: written.Pods}}, At: noon})
 	if got := textOf(b.Updates) + " " + orderText(f.merged); got != "RESTORE{A1,B1} (file) A1>b B1" {
@@ -418,7 +418,7 @@ func TestC_1_3_6_CyclesDoNotDependOnTheOrderOfReadings(t *testing.T) {
 		first.layer, second.layer = 0, 1
 		kept := drawOrderings(t)[0].snapshot.Files.At(0).Pods
 		play := func(events ...event) fold {
-			c := New(Config{Kept: kept})
+			c := New(Config{Recorded: kept})
 			f := newFold([]Layer{NewLayer(one, kept), NewLayer(two, kept)}, kept, nil)
 			for _, e := range events {
 				f, _, _ = c.take(f, message{layer: e.layer, snapshot: e.snapshot}, noon)

@@ -24,14 +24,14 @@ type Config struct {
 	Sources []source.Source
 	// Mode says which updates describe a change.
 	Mode Mode
-	// Kept has the specs in the pod records of the previous agent. A file that is broken at
-	// the first reading keeps its pods of Kept. If two files define a pod, Kept decides which
+	// Recorded has the specs in the pod records of the previous agent. A file that is broken at
+	// the first reading keeps its pods of Recorded. If two files define a pod, Recorded decides which
 	// one owns it (see NewLayer). Pods on a cycle and pods that lack an object keep their
-	// version of Kept, too. It must not change after New.
-	Kept []*pod.Spec
+	// version of Recorded, too. It must not change after New.
+	Recorded []*pod.Spec
 	// Restored has the last good sets that the previous agent stored, by the layer's name.
-	// A layer uses its set until it is ready (C-1.3.8). Kept still decides which of two files
-	// owns a pod. If the set lacks the pods of a broken file, they come from Kept (see
+	// A layer uses its set until it is ready (C-1.3.8). Recorded still decides which of two files
+	// owns a pod. If the set lacks the pods of a broken file, they come from Recorded (see
 	// Layer.Restore). Sets of other layers have no effect. It must not change after New.
 	Restored map[string]Restored
 	// Visible is nil if each kind of source sees only its own pods and config objects.
@@ -71,12 +71,12 @@ type PodConfig struct {
 
 // New returns a PodConfig. It reads nothing before Batches or Once.
 func New(c Config) *PodConfig {
-	p := &PodConfig{sources: slices.Clone(c.Sources), kept: c.Kept, restored: c.Restored, mode: c.Mode, visible: c.Visible, expander: c.Expander, log: c.Log, sync: make(chan struct{}, 1)}
+	p := &PodConfig{sources: slices.Clone(c.Sources), kept: c.Recorded, restored: c.Restored, mode: c.Mode, visible: c.Visible, expander: c.Expander, log: c.Log, sync: make(chan struct{}, 1)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
 	for _, s := range p.sources {
-		p.layers = append(p.layers, NewLayer(s.Name(), c.Kept))
+		p.layers = append(p.layers, NewLayer(s.Name(), c.Recorded))
 	}
 	return p
 }

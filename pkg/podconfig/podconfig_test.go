@@ -366,7 +366,7 @@ func TestOnce(t *testing.T) {
 // Shows: F43
 func TestF43_Once_TwoFilesDefineAKeptPod_ItsFileWins(t *testing.T) {
 	s := &scripted{name: one, answers: []answer{{files: []source.File{file(one, "a", "A1"), file(one, "b", "A2")}}}}
-	c := New(Config{Sources: []source.Source{s}, Kept: file(one, "b", "A9").Pods})
+	c := New(Config{Sources: []source.Source{s}, Recorded: file(one, "b", "A9").Pods})
 	check(t, "pods", places(c.Once(t.Context()).Pods.Slice()), "A2=b")
 }
 

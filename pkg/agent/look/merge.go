@@ -20,7 +20,7 @@ import (
 // Manifests reads the sources of -f once, and returns their set without pods of workloads, and the
 // sources. kept are an agent's records: a rejected pod keeps its recorded version.
 func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Merged, Sources, error) {
-	sources, err := c.Sources(Reading{Kept: c.Specs(kept), Permissions: file.Say})
+	sources, err := c.Sources(Reading{Recorded: c.Specs(kept), Permissions: file.Say})
 	if err != nil {
 		return nil, Sources{}, err
 	}
@@ -80,7 +80,7 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 			c.Notice("compared with nothing, so every pod is an ADD: " + err.Error())
 		default:
 			defer runtime.Close()
-			o.Observer, o.Here, o.RequireSourceReady = runtime, c.here, c.RequireSourceReady()
+			o.Observer, o.TranslateOrigin, o.RequireSourceReady = runtime, c.here, c.RequireSourceReady()
 			lastSets = c.lastSets()
 			if halted, err = c.halted(); err != nil {
 				c.Notice("it is not known whether the node is drained: " + err.Error())
@@ -97,9 +97,9 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 	}
 	r, workloads := Reading{Permissions: file.Say, Watched: true}, c.newWorkloads()
 	if o.Observer != nil {
-		o.Kept = c.keptHere()
-		workloads = c.agentWorkloads(o.Kept)
-		r.Kept = c.Specs(o.Kept)
+		o.Records = c.keptHere()
+		workloads = c.agentWorkloads(o.Records)
+		r.Recorded = c.Specs(o.Records)
 		sets, err := lastSets()
 		if err != nil {
 			c.Notice("some of what the agent kept of its sources cannot be read: " + err.Error())
@@ -111,7 +111,7 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 		if o.Against, err = forecast.ReadSaved(saved, against); err != nil {
 			return none, Fail(Failure, err)
 		}
-		r.Kept = o.Against.Pods // a rejected pod keeps its saved version
+		r.Recorded = o.Against.Pods // a rejected pod keeps its saved version
 	}
 	r.Expander = workloads
 	sources, err := c.Sources(r)
@@ -144,7 +144,7 @@ func (c Config) confine() error {
 // keptHere returns the agent's records of its pods. It replaces the names of sources by those of
 // this command line.
 func (c Config) keptHere() []pod.Record {
-	kept, err := c.Kept()
+	kept, err := c.Records()
 	if err != nil {
 		c.Notice("some of what the agent kept cannot be read, so pods are compared by hash: " + err.Error())
 	}

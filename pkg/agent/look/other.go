@@ -19,8 +19,8 @@ func (c Config) observe(context.Context) (machine, error) {
 
 func (Config) halted() (string, error) { return "", nil }
 
-// Kept returns no records: there is no agent here.
-func (c Config) Kept() ([]pod.Record, error) { return nil, nil }
+// Records returns no records: there is no agent here.
+func (c Config) Records() ([]pod.Record, error) { return nil, nil }
 
 // workloadStates returns no states: there is no agent here.
 func (c Config) workloadStates() controller.Store { return nil }

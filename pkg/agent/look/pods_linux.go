@@ -27,7 +27,7 @@ func (c Config) Pods(ctx context.Context) ([]v1.Pod, error) {
 	for key, e := range entries {
 		reported[key] = e.Pod
 	}
-	kept, err := c.Kept()
+	kept, err := c.Records()
 	if err != nil {
 		c.Notice(fmt.Sprintf("what the agent kept cannot be read: %v", err))
 	}

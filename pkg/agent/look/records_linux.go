@@ -18,8 +18,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/sink/journal"
 )
 
-// Kept reads the agent's records of its pods.
-func (c Config) Kept() ([]pod.Record, error) {
+// Records reads the agent's records of its pods.
+func (c Config) Records() ([]pod.Record, error) {
 	return record.Look(c.RootDir)
 }
 
@@ -89,7 +89,7 @@ func SetsByLayer(sets map[string]record.Set) map[string]podconfig.Restored {
 // and its last good sets. With an error, some may be missing.
 func (c Config) Needed() ([]*pod.Spec, error) {
 	var all []*pod.Spec
-	records, err := c.Kept()
+	records, err := c.Records()
 	for _, r := range records {
 		if r.Want != nil {
 			all = append(all, r.Want)

@@ -26,9 +26,9 @@ import (
 // Reading configures how an agent or a command reads the sources.
 type Reading struct {
 	Mode podconfig.Mode
-	// Kept and Restored are the agent's records of running pods, and the last good set of
+	// Recorded and Restored are the agent's records of running pods, and the last good set of
 	// each layer.
-	Kept     []*pod.Spec
+	Recorded []*pod.Spec
 	Restored map[string]podconfig.Restored
 	// Expander makes the pods of workloads; nil makes none.
 	Expander podconfig.Expander
@@ -72,7 +72,7 @@ func (c Config) Sources(r Reading) (Sources, error) {
 	rules := Rules{policy}
 	return Sources{
 		Config: podconfig.New(podconfig.Config{
-			Sources: rules.held(all), Visible: rules.Visible(), Mode: r.Mode, Kept: r.Kept, Restored: rules.heldSets(r.Restored), Expander: r.Expander, Log: c.Log,
+			Sources: rules.held(all), Visible: rules.Visible(), Mode: r.Mode, Recorded: r.Recorded, Restored: rules.heldSets(r.Restored), Expander: r.Expander, Log: c.Log,
 		}),
 		Rules: rules,
 	}, nil

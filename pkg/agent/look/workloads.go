@@ -82,7 +82,7 @@ func (c Config) noticeOverrides(w *controller.Controller) {
 // workloads with their pods; kept are the agent's records.
 func (c Config) agentWorkloads(kept []pod.Record) *controller.Controller {
 	return controller.New(controller.Config{
-		Node: c.NodeName, Kept: c.RecordedPods(kept, c.reported()), Store: c.workloadStates(), Log: c.Log,
+		Node: c.NodeName, Recorded: c.RecordedPods(kept, c.reported()), Store: c.workloadStates(), Log: c.Log,
 	})
 }
 
