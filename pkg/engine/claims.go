@@ -25,15 +25,15 @@ func (l *loop) handleHealth() {
 	}
 }
 
-// adoptClaims passes on which claims the containers of a census have. After the first census it passes
+// adoptClaims passes on which claims the containers of a listing have. After the first listing it passes
 // on only those of orphaned pods, as adoptDevices.
-func (l *loop) adoptClaims(c census) {
+func (l *loop) adoptClaims(found listing) {
 	if l.cfg.Claims == nil {
 		return
 	}
-	records := plan.RecordsOf(c.pods, c.records)
+	records := plan.RecordsOf(found.pods, found.records)
 	var holders []pod.ClaimHolder
-	for _, have := range c.pods {
+	for _, have := range found.pods {
 		if o, orphaned := l.orphans[have.Key]; l.view.claimsKnown && (!orphaned || l.isForeign(o)) {
 			continue
 		}
@@ -41,7 +41,7 @@ func (l *loop) adoptClaims(c census) {
 			holders = append(holders, h)
 		}
 	}
-	l.view.claimsKnown = l.view.claimsKnown || c.err == nil && c.asked == nil
+	l.view.claimsKnown = l.view.claimsKnown || found.err == nil && found.only == nil
 	l.cfg.Claims.Adopt(holders)
 }
 

@@ -29,14 +29,14 @@ func (l *loop) handleDevices(ctx context.Context) {
 	}
 }
 
-// adoptDevices gives Config.Devices the devices of the containers of a census. Once all are known, it
+// adoptDevices gives Config.Devices the devices of the containers of a listing. Once all are known, it
 // gives only those of orphaned pods: the workers of other pods may have freed devices since the
-// census was taken.
-func (l *loop) adoptDevices(c census) {
+// listing was made.
+func (l *loop) adoptDevices(found listing) {
 	if l.cfg.Devices == nil {
 		return
 	}
-	records := plan.RecordsOf(c.pods, c.records)
+	records := plan.RecordsOf(found.pods, found.records)
 	var holders []pod.DeviceHolder
 	add := func(have pod.Actual) {
 		if o, orphaned := l.orphans[have.Key]; l.view.devicesKnown && (!orphaned || l.isForeign(o)) {
@@ -46,15 +46,15 @@ func (l *loop) adoptDevices(c census) {
 			holders = append(holders, h)
 		}
 	}
-	for _, have := range c.pods {
+	for _, have := range found.pods {
 		add(have)
 	}
 	for _, key := range sortedKeys(records) {
-		if r := records[key]; len(r.Devices) > 0 && !slices.ContainsFunc(c.pods, func(a pod.Actual) bool { return a.UID == r.UID }) {
+		if r := records[key]; len(r.Devices) > 0 && !slices.ContainsFunc(found.pods, func(a pod.Actual) bool { return a.UID == r.UID }) {
 			add(pod.Actual{Key: key, UID: r.UID})
 		}
 	}
-	l.view.devicesKnown = l.view.devicesKnown || c.err == nil && c.asked == nil
+	l.view.devicesKnown = l.view.devicesKnown || found.err == nil && found.only == nil
 	l.cfg.Devices.Adopt(holders, l.view.devicesKnown)
 }
 

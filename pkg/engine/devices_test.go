@@ -189,24 +189,24 @@ func TestDevices_PodTerminates_DevicesAreFree(t *testing.T) {
 	})
 }
 
-// A census that was taken before a pod freed its devices does not bring them back.
-func TestDevices_CensusIsOld_FreedDevicesStayFree(t *testing.T) {
+// A listing that was made before a pod freed its devices does not bring them back.
+func TestDevices_ListingIsOld_FreedDevicesStayFree(t *testing.T) {
 	t.Parallel()
 	p := &plugin{}
 	l := &loop{cfg: Config{Devices: p}, orphans: make(map[pod.Key]orphan)}
 	key := pod.Key{Namespace: "default", Name: "app"}
-	c := census{pods: []pod.Actual{{Key: key, UID: "uid-app", Containers: map[string]pod.Container{
+	found := listing{pods: []pod.Actual{{Key: key, UID: "uid-app", Containers: map[string]pod.Container{
 		"app": {Name: "app", State: pod.StateRunning, Devices: []pod.DeviceAllocation{{Resource: "x.com/gpu", Devices: []string{"d1"}}}},
 	}}}}
 	l.view.devicesKnown = true
-	if l.adoptDevices(c); len(p.adopted) != 0 {
+	if l.adoptDevices(found); len(p.adopted) != 0 {
 		t.Errorf("adopted %+v of a pod that has, or had, a worker", p.adopted)
 	}
 	l.orphans[key] = orphan{}
-	l.adoptDevices(c)
+	l.adoptDevices(found)
 	p.holds(t)
 	l.view.devicesKnown = false
-	if l.adoptDevices(c); len(p.adopted) != 2 || !l.view.devicesKnown {
-		t.Errorf("the first complete census adopted %+v", p.adopted)
+	if l.adoptDevices(found); len(p.adopted) != 2 || !l.view.devicesKnown {
+		t.Errorf("the first complete listing adopted %+v", p.adopted)
 	}
 }

@@ -19,7 +19,7 @@
 //	state writer      the newest state files of CPUs and memory; only with a policy for them
 //	mover             the CPUs that containers have to move to; only with a policy for CPUs
 //	runtime check     the last answer of the runtime
-//	jobs of the loop  one round each: a census, the rotation of logs, the measurement of
+//	jobs of the loop  one round each: a listing, the rotation of logs, the measurement of
 //	                  volumes, the sweep
 //	stops, calls      one stop of a container, or one call that may hang, for a worker
 //
@@ -56,7 +56,7 @@
 //	pressures 0  SetPressure → sync loop
 //	devices, claims
 //	          1  Devices.Changed, Claims.Changed → sync loop; full: already signalled
-//	counting.done, rotation.done, measurement.done
+//	lister.done, rotation.done, measurement.done
 //	          0, 1, 1
 //	             a round of a periodic job → sync loop; there is one round of each at a time
 //	measurement.found

@@ -9,122 +9,122 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// census is the result of reading the runtime's pods and the records on the disk.
-type census struct {
+// listing is the result of reading the runtime's pods and the records on the disk.
+type listing struct {
 	pods    []pod.Actual
 	records []pod.Record
 	err     error     // why some of the runtime's pods could not be read; pods then holds the others
 	damaged bool      // some records could not be read
-	asked   []pod.Key // the census read only these pods; nil: all
+	only    []pod.Key // the listing read only these pods; nil: all
 }
 
-// counting is the job that takes a census, in a goroutine of its own, to find pods that the loop
+// lister is the job that makes a listing, in a goroutine of its own, to find pods that the loop
 // does not know. It takes one at the start, after a hint about an unknown pod or about all pods, and
-// after a census that failed. It never takes two at a time.
-type counting struct {
+// after a listing that failed. It never takes two at a time.
+type lister struct {
 	running bool
-	done    chan census      // capacity 0
-	all     bool             // the next census reads all pods and records
-	hinted  map[pod.Key]bool // unknown pods with a hint: the next census reads at least these
+	done    chan listing     // capacity 0
+	all     bool             // the next listing reads all pods and records
+	hinted  map[pod.Key]bool // unknown pods with a hint: the next listing reads at least these
 }
 
-func newCounting() counting {
-	return counting{done: make(chan census), hinted: make(map[pod.Key]bool)}
+func newLister() lister {
+	return lister{done: make(chan listing), hinted: make(map[pod.Key]bool)}
 }
 
 // housekeep has admission judge the pods that wait for the Node object. It also starts evicted pods
-// again when they may start, and takes a census if one is due.
+// again when they may start, and makes a listing if one is due.
 func (l *loop) housekeep(ctx context.Context) {
 	if l.view.pending {
 		l.admit(ctx)
 	}
 	l.revive(ctx)
 	switch {
-	case !l.runtime.Runtime, l.jobs.counting.running:
-	case l.jobs.counting.all || !l.start.adopted():
-		l.count(ctx)
-	case len(l.jobs.counting.hinted) > 0:
-		l.countHinted(ctx)
+	case !l.runtime.Runtime, l.jobs.lister.running:
+	case l.jobs.lister.all || !l.start.adopted():
+		l.listAll(ctx)
+	case len(l.jobs.lister.hinted) > 0:
+		l.listHinted(ctx)
 	}
 }
 
-// count reads all pods and records.
-func (l *loop) count(ctx context.Context) {
-	if l.jobs.counting.running {
+// listAll reads all pods and records.
+func (l *loop) listAll(ctx context.Context) {
+	if l.jobs.lister.running {
 		return
 	}
-	l.jobs.counting.all = false
+	l.jobs.lister.all = false
 	runtime, records, log := l.cfg.Runtime, l.cfg.Records, l.log
-	l.takeCensus(ctx, func() (c census) {
-		c.pods, c.err = runtime.Pods(ctx)
-		if c.pods != nil {
+	l.startListing(ctx, func() (found listing) {
+		found.pods, found.err = runtime.Pods(ctx)
+		if found.pods != nil {
 			var err error
-			if c.records, err = records.All(); err != nil {
+			if found.records, err = records.All(); err != nil {
 				log.Warn("Failed to read records", "error", err)
-				c.damaged = true
+				found.damaged = true
 			}
 		}
-		return c
+		return found
 	})
 }
 
-// countHinted reads only the unknown pods with a hint.
-func (l *loop) countHinted(ctx context.Context) {
-	keys := sortedKeys(l.jobs.counting.hinted)
-	clear(l.jobs.counting.hinted)
+// listHinted reads only the unknown pods with a hint.
+func (l *loop) listHinted(ctx context.Context) {
+	keys := sortedKeys(l.jobs.lister.hinted)
+	clear(l.jobs.lister.hinted)
 	runtime := l.cfg.Runtime
-	l.takeCensus(ctx, func() (c census) {
-		c.pods, c.asked = []pod.Actual{}, keys
+	l.startListing(ctx, func() (found listing) {
+		found.pods, found.only = []pod.Actual{}, keys
 		for _, key := range keys {
 			a, err := runtime.Pod(ctx, key)
 			switch {
 			case err != nil:
-				c.err = err
+				found.err = err
 			case !a.Empty():
-				c.pods = append(c.pods, a)
+				found.pods = append(found.pods, a)
 			}
 		}
-		return c
+		return found
 	})
 }
 
-// takeCensus runs look, which reads a census, in a goroutine of its own.
-func (l *loop) takeCensus(ctx context.Context, look func() census) {
-	l.jobs.counting.running = true
-	done := l.jobs.counting.done
+// startListing runs list, which makes a listing, in a goroutine of its own.
+func (l *loop) startListing(ctx context.Context, list func() listing) {
+	l.jobs.lister.running = true
+	done := l.jobs.lister.done
 	l.workers.Go(func() {
 		select {
-		case done <- look():
+		case done <- list():
 		case <-ctx.Done():
 		}
 	})
 }
 
-// handleCensus notes the orphaned pods that a census found, and judges them. The first census also
+// handleListing notes the orphaned pods that a listing found, and judges them. The first listing also
 // allows the first dispatch.
-func (l *loop) handleCensus(ctx context.Context, c census) {
-	l.jobs.counting.running = false
-	if c.err != nil {
-		// The next census reads all pods again. The pods that this one could read are noted.
-		l.log.Warn("Failed to read pods from runtime", "error", c.err)
-		l.jobs.counting.all = true
-		if c.pods == nil {
+func (l *loop) handleListing(ctx context.Context, found listing) {
+	l.jobs.lister.running = false
+	if found.err != nil {
+		// The next listing reads all pods again. The pods that this one could read are noted.
+		l.log.Warn("Failed to read pods from runtime", "error", found.err)
+		l.jobs.lister.all = true
+		if found.pods == nil {
 			return
 		}
 	}
-	for _, r := range plan.RecordsOf(c.pods, c.records) {
+	for _, r := range plan.RecordsOf(found.pods, found.records) {
 		o := orphan{uid: r.UID}
 		evicted := r.Evicted()
 		o.revived = evicted != nil && evicted.Over
 		o.Stopping, o.Ended = !r.StopSince.IsZero(), r.Terminal != "" && !o.revived
-		o.Running = c.err != nil // a pod that could not be read may run
+		o.Running = found.err != nil // a pod that could not be read may run
 		o.placed, o.instance, o.running = recordedPlaced(r.Want), r.Instance, o.Running
 		if o.Spec = r.Want; r.Want != nil {
 			o.Layer = r.Want.Origin.Layer()
 		}
 		l.note(r.Key, o)
 	}
-	for _, a := range c.pods {
+	for _, a := range found.pods {
 		o := orphan{uid: a.UID}
 		o.ShownUID, o.Running = a.UID, podview.Running(a)
 		if a.Sandbox != nil {
@@ -136,16 +136,16 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 			l.orphans[a.Key] = noted
 		}
 	}
-	if c.err == nil {
-		l.forgetForeign(c)
+	if found.err == nil {
+		l.forgetForeign(found)
 	}
-	if c.asked == nil && l.start.dispatching() && l.cfg.CPUs != nil {
+	if found.only == nil && l.start.dispatching() && l.cfg.CPUs != nil {
 		l.view.freed = true // admission counts the allocations of the pods that it found
 	}
-	l.adoptDevices(c)
-	l.adoptClaims(c)
+	l.adoptDevices(found)
+	l.adoptClaims(found)
 	if !l.start.adopted() {
-		l.start.adopt(c)
+		l.start.adopt(found)
 		l.reviewPlaced()
 		for key, uid := range l.mode.down {
 			l.note(key, orphan{uid: uid})
@@ -155,7 +155,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.judgeOrphans(ctx)
 }
 
-// note adds an orphaned pod, unless the loop has an entry for it. For one census, the caller first
+// note adds an orphaned pod, unless the loop has an entry for it. For one listing, the caller first
 // notes the records, and then the pods of the runtime: these do not replace a record.
 func (l *loop) note(key pod.Key, o orphan) {
 	old, known := l.orphans[key]
@@ -188,14 +188,14 @@ func (l *loop) isForeign(o orphan) bool {
 	return !configured
 }
 
-// forgetForeign forgets the foreign pods that a census no longer found. Otherwise their number
+// forgetForeign forgets the foreign pods that a listing no longer found. Otherwise their number
 // would grow without limit: another agent makes pods with ever new names.
-func (l *loop) forgetForeign(c census) {
-	there := make(map[pod.Key]bool, len(c.pods))
-	for _, a := range c.pods {
+func (l *loop) forgetForeign(found listing) {
+	there := make(map[pod.Key]bool, len(found.pods))
+	for _, a := range found.pods {
 		there[a.Key] = true
 	}
-	keys := c.asked
+	keys := found.only
 	if keys == nil {
 		keys = sortedKeys(l.orphans)
 	}

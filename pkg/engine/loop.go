@@ -21,7 +21,7 @@ import (
 )
 
 // housekeepingPeriod is the interval of housekeep. A tick reads the runtime only after a hint
-// about an unknown pod, or after a failed census (C-1.30).
+// about an unknown pod, or after a failed listing (C-1.30).
 const housekeepingPeriod = 2 * time.Second
 
 // loop is the sync loop: the one goroutine that dispatches. Only that goroutine uses its fields,
@@ -97,7 +97,7 @@ type ids struct {
 
 // jobs are the periodic jobs, each in a goroutine of its own.
 type jobs struct {
-	counting    counting
+	lister      lister
 	rotation    rotation
 	measurement measurement
 }
@@ -161,7 +161,7 @@ type link struct {
 type orphan struct {
 	plan.Found
 	uid string // of its record, else as the runtime shows it
-	// foundAtStart says that a census found it before the first dispatch.
+	// foundAtStart says that a listing found it before the first dispatch.
 	foundAtStart bool
 	logged       bool // the loop has logged why it does not stop the pod yet
 	// revived says that it was evicted and that another instance is due: admission judges it.
@@ -193,7 +193,7 @@ func (e *Engine) newLoop(serves bool) *loop {
 		pods:    make(map[pod.Key]*entry),
 		orphans: make(map[pod.Key]orphan),
 		waiting: make(map[pod.Key]bool),
-		jobs:    jobs{newCounting(), newRotation(), newMeasurement()},
+		jobs:    jobs{newLister(), newRotation(), newMeasurement()},
 
 		order: podOrder{dependents: make(map[pod.Key][]*entry)},
 		view:  nodeView{halting: halting{of: e.cfg.Halted}, pressure: pressures{evicted: make(map[pod.Key]bool)}},
@@ -272,8 +272,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.handleReady(ctx, r)
 		case r := <-l.in.reports:
 			l.handleReport(ctx, r)
-		case c := <-l.jobs.counting.done:
-			l.handleCensus(ctx, c)
+		case found := <-l.jobs.lister.done:
+			l.handleListing(ctx, found)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -387,7 +387,7 @@ func (l *loop) entry(key pod.Key) *entry {
 func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 	if key == (pod.Key{}) {
 		l.updateAll(ctx)
-		l.jobs.counting.all = true
+		l.jobs.lister.all = true
 		return
 	}
 	if e := l.pods[key]; e != nil {
@@ -397,7 +397,7 @@ func (l *loop) handleHint(ctx context.Context, key pod.Key) {
 		return
 	}
 	if o, known := l.orphans[key]; !known || l.isForeign(o) {
-		l.jobs.counting.hinted[key] = true
+		l.jobs.lister.hinted[key] = true
 	}
 }
 
@@ -445,7 +445,7 @@ func (l *loop) handleProbeStatus(ctx context.Context, s prober.Status) {
 }
 
 // handleReady stores the readiness of the runtime. The first time that the runtime is ready, it
-// takes the first census. After a later change, all workers read their pods.
+// makes the first listing. After a later change, all workers read their pods.
 func (l *loop) handleReady(ctx context.Context, r pod.RuntimeReady) {
 	was := l.runtime
 	l.runtime = r
@@ -460,7 +460,7 @@ func (l *loop) handleReady(ctx context.Context, r pod.RuntimeReady) {
 	}
 	switch {
 	case !l.start.adopted() && r.Runtime:
-		l.count(ctx)
+		l.listAll(ctx)
 	case l.start.adopted() && (was.Runtime != r.Runtime || was.Network != r.Network):
 		l.updateAll(ctx)
 	}

@@ -19,7 +19,7 @@ type nodeView struct {
 	freed   bool // this iteration of the loop freed room, a port or a UID: admission runs at its end
 	halting halting
 	cpus    cpuView
-	// devicesKnown says that a census has found all containers with devices, and claimsKnown all
+	// devicesKnown says that a listing has found all containers with devices, and claimsKnown all
 	// those with claims.
 	devicesKnown, claimsKnown bool
 }

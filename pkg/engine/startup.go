@@ -11,9 +11,9 @@ import (
 type phase int
 
 const (
-	// phaseAdopting: the first census is not done. The loop does not know which pods run.
+	// phaseAdopting: the first listing is not done. The loop does not know which pods run.
 	phaseAdopting phase = iota
-	// phaseWaiting: the first census is done. Layers that have neither answered nor failed
+	// phaseWaiting: the first listing is done. Layers that have neither answered nor failed
 	// have time until layerTimeout is over.
 	phaseWaiting
 	// phaseSyncing: the workers get updates. The worker of some pod has not reported yet, or
@@ -38,31 +38,31 @@ const observeTimeout = 10 * time.Second
 type startup struct {
 	phase          phase
 	late           bool            // layerTimeout is over
-	found          map[string]bool // UIDs that the first census found
-	whole          bool            // the first census could read every pod and every record
+	found          map[string]bool // UIDs that the first listing found
+	whole          bool            // the first listing could read every pod and every record
 	since          time.Time       // when the first dispatch began
 	markedObserved bool            // the feed's MarkPodsObserved was called
 }
 
-// adopted reports whether the first census is done: the loop knows which pods are on the node.
+// adopted reports whether the first listing is done: the loop knows which pods are on the node.
 func (s *startup) adopted() bool { return s.phase > phaseAdopting }
 
 // dispatching reports whether workers get updates.
 func (s *startup) dispatching() bool { return s.phase >= phaseSyncing }
 
-// adopt notes the result of the first census.
-func (s *startup) adopt(c census) {
-	s.phase, s.whole = phaseWaiting, c.err == nil && !c.damaged
-	s.found = make(map[string]bool, len(c.records)+len(c.pods))
-	for _, r := range c.records {
+// adopt notes the result of the first listing.
+func (s *startup) adopt(found listing) {
+	s.phase, s.whole = phaseWaiting, found.err == nil && !found.damaged
+	s.found = make(map[string]bool, len(found.records)+len(found.pods))
+	for _, r := range found.records {
 		s.found[r.UID] = true
 	}
-	for _, a := range c.pods {
+	for _, a := range found.pods {
 		s.found[a.UID] = true
 	}
 }
 
-// dispatch enters phaseSyncing and returns true, once the first dispatch may begin. The first census
+// dispatch enters phaseSyncing and returns true, once the first dispatch may begin. The first listing
 // has to be done, so that running pods stay admitted. And every layer has to have answered or
 // failed, unless layerTimeout is over.
 func (s *startup) dispatch(state *podconfig.Merged, now time.Time) bool {
