@@ -148,10 +148,10 @@ type timedCgroups struct {
 	metrics *metrics.Metrics
 }
 
-// Put implements engine.Cgroups.
-func (t timedCgroups) Put(want *pod.Spec) (parent string, err error) {
+// Ensure implements engine.Cgroups.
+func (t timedCgroups) Ensure(want *pod.Spec) (parent string, err error) {
 	defer t.ended("create", time.Now())
-	return t.Cgroups.Put(want)
+	return t.Cgroups.Ensure(want)
 }
 
 // Raise implements engine.Cgroups.
@@ -166,10 +166,10 @@ func (t timedCgroups) Lower(want *pod.Spec) error {
 	return t.Cgroups.Lower(want)
 }
 
-// Take implements engine.Cgroups.
-func (t timedCgroups) Take(uid string) error {
+// Destroy implements engine.Cgroups.
+func (t timedCgroups) Destroy(uid string) error {
 	defer t.ended("destroy", time.Now())
-	return t.Cgroups.Take(uid)
+	return t.Cgroups.Destroy(uid)
 }
 
 func (t timedCgroups) ended(operation string, began time.Time) {

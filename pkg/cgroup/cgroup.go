@@ -6,7 +6,7 @@
 //	<root>/kubepods/besteffort/pod<uid>
 //
 // or in slices of the same meaning if the runtime's driver is systemd; cgroup v1 has the
-// tree once in each hierarchy. The engine puts a pod's cgroup before it makes a sandbox,
+// tree once in each hierarchy. The engine ensures a pod's cgroup before it makes a sandbox,
 // and removes it when nothing of the pod is left.
 //
 // The package changes and removes only cgroups with its mark, an extended attribute. It
@@ -32,7 +32,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// patience is how long Take waits for processes to end.
+// patience is how long Destroy waits for processes to end.
 const patience = time.Second
 
 // Config is the configuration of Cgroups.
@@ -66,7 +66,7 @@ type Cgroups struct {
 
 	mu    sync.Mutex // guards trees with all in them, and the cgroups above the pods
 	trees map[bool]*tree
-	left  map[string]bool // pods, by UID, that had processes left at the last Take
+	left  map[string]bool // pods, by UID, that had processes left at the last Destroy
 }
 
 // New returns Cgroups with this configuration. It does no I/O.
@@ -77,10 +77,10 @@ func New(c Config) *Cgroups {
 	return &Cgroups{cfg: c, host: sync.OnceValues(findHost), marks: newMarks(c.Node, c.RootDir), patience: patience, trees: map[bool]*tree{}, left: map[string]bool{}}
 }
 
-// Put makes the pod's cgroup, or sets its limits to want's, and returns its name in the runtime's
+// Ensure makes the pod's cgroup, or sets its limits to want's, and returns its name in the runtime's
 // form. The tiers above have the pod's share when it returns. It may be repeated, and completes the
 // work that a killed agent has begun.
-func (c *Cgroups) Put(want *pod.Spec) (parent string, err error) {
+func (c *Cgroups) Ensure(want *pod.Spec) (parent string, err error) {
 	t, err := c.ask()
 	if err == nil {
 		err = checkUID(want.UID())
@@ -163,11 +163,11 @@ func (c *Cgroups) Parent(want *pod.Spec) string {
 	return t.pod(m.class, want.UID()).path(t.systemd)
 }
 
-// Take removes the cgroups of the pod with uid, of every class and driver, and the cgroups
+// Destroy removes the cgroups of the pod with uid, of every class and driver, and the cgroups
 // that containers left in them. The caller has seen that the runtime runs nothing of the
 // pod. If processes are still there after a wait, the error names them, so that the caller
-// reads the runtime again. The next Take kills them (C-1.18.4).
-func (c *Cgroups) Take(uid string) error {
+// reads the runtime again. The next Destroy kills them (C-1.18.4).
+func (c *Cgroups) Destroy(uid string) error {
 	if checkUID(uid) != nil {
 		return nil // it never had one
 	}
@@ -191,7 +191,7 @@ func (c *Cgroups) Take(uid string) error {
 	return nil
 }
 
-// again records that a pod has processes left, and reports whether the last Take did too.
+// again records that a pod has processes left, and reports whether the last Destroy did too.
 func (c *Cgroups) again(uid string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,7 +208,7 @@ func (c *Cgroups) Sweep(keep map[string]bool) (removed []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for cgroups of pods: %w", err)
 	}
-	c.mu.Lock() // excludes a Put of a new pod meanwhile
+	c.mu.Lock() // excludes an Ensure of a new pod meanwhile
 	defer c.mu.Unlock()
 	for _, t := range trees {
 		for _, n := range t.upper() {

@@ -122,7 +122,7 @@ func names(t *testing.T, root string) []string {
 
 func put(t *testing.T, g *Cgroups, s *pod.Spec) string {
 	t.Helper()
-	parent, err := g.Put(s)
+	parent, err := g.Ensure(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestC_1_41_1_Tree(t *testing.T) {
 	want(t, "tree", names(t, root), []string{"", "/kubepods", "/kubepods/besteffort", "/kubepods/besteffort/podcc-3",
 		"/kubepods/burstable", "/kubepods/burstable/podbb-2", "/kubepods/podaa-1"})
 	for _, s := range []*pod.Spec{a, b, c, a} {
-		if err := g.Take(s.UID()); err != nil {
+		if err := g.Destroy(s.UID()); err != nil {
 			t.Fatal(err)
 		}
 		want(t, "parent of one that has gone", g.Parent(s), "")
@@ -200,14 +200,14 @@ func TestF34_CgroupWithoutOurMarkIsLeftAlone(t *testing.T) {
 	}
 	before := snapshot(t, g.cfg.Root)
 	s := shape(t, "mine", burstablePod)
-	_, err := g.Put(s)
+	_, err := g.Ensure(s)
 	var foreign *ForeignError
 	if !errors.As(err, &foreign) || !strings.Contains(err.Error(), "--cgroup-root /nodectl") || !strings.Contains(err.Error(), "stop the kubelet") ||
 		!strings.Contains(err.Error(), "/kubepods") {
 		t.Errorf("error %v", err)
 	}
 	for _, uid := range []string{"mine", "other"} {
-		if err := g.Take(uid); err != nil {
+		if err := g.Destroy(uid); err != nil {
 			t.Error(err)
 		}
 	}

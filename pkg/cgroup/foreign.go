@@ -31,7 +31,7 @@ func (e *ForeignError) What() string {
 	return fmt.Sprintf("cgroup %s is not nodectl's, and %s is in it", e.Dir, e.Holds)
 }
 
-// Foreign returns the *ForeignError of every Put if a cgroup above the pods belongs to
+// Foreign returns the *ForeignError of every Ensure if a cgroup above the pods belongs to
 // another program; else nil. It changes nothing.
 func (c *Cgroups) Foreign() error {
 	t, err := c.ask()

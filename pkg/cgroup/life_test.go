@@ -146,17 +146,17 @@ func TestC_1_41_3_TierKnowsOfPodsFromBefore(t *testing.T) {
 	put(t, g, shape(t, "b", burstablePod))
 	want(t, "two", value(t, tier, "cpu.shares"), 512)
 	g = again(g)
-	if err := g.Take("a"); err != nil {
+	if err := g.Destroy("a"); err != nil {
 		t.Fatal(err)
 	}
 	want(t, "one again", value(t, tier, "cpu.shares"), 256)
 }
 
-// TestI6_TakeWaitsForProcesses: Take waits for processes that end, and removes the cgroups
+// TestI6_DestroyWaitsForProcesses: Destroy waits for processes that end, and removes the cgroups
 // that containers made. Sweep names processes that are left, and kills none.
 //
 // Shows: I6
-func TestI6_TakeWaitsForProcesses(t *testing.T) {
+func TestI6_DestroyWaitsForProcesses(t *testing.T) {
 	g := cgroupsOf(t)
 	at := put(t, g, shape(t, "a", burstablePod))
 	mkdir(t, at, "container/nested")
@@ -172,13 +172,13 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	var said strings.Builder
 	g.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
 	g.patience = time.Hour
-	synctest.Test(t, func(t *testing.T) { // time passes while Take waits
+	synctest.Test(t, func(t *testing.T) { // time passes while Destroy waits
 		go func() {
 			time.Sleep(5 * pause)
 			end() // the last process ends
 		}()
 		began := time.Now()
-		if err := g.Take("a"); err != nil || said.Len() > 0 {
+		if err := g.Destroy("a"); err != nil || said.Len() > 0 {
 			t.Errorf("%v; said: %s", err, said.String())
 		}
 		if took := time.Since(began); took < 5*pause {
@@ -188,7 +188,7 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	want(t, "left", names(t, g.cfg.Root), []string{})
 }
 
-// TestC_1_18_4_WhatAPodLeftIsKilled: processes are killed only by the second Take, then in
+// TestC_1_18_4_WhatAPodLeftIsKilled: processes are killed only by the second Destroy, then in
 // all cgroups below the pod's; processes of other pods keep running.
 //
 // Shows: C-1.18.4
@@ -203,11 +203,11 @@ func TestC_1_18_4_WhatAPodLeftIsKilled(t *testing.T) {
 		inside(t, in)
 	}
 	before := names(t, g.cfg.Root)
-	if err := g.Take("a"); err == nil || !strings.Contains(err.Error(), "(sleep)") || !strings.Contains(err.Error(), "pod a:") || said.Len() > 0 {
+	if err := g.Destroy("a"); err == nil || !strings.Contains(err.Error(), "(sleep)") || !strings.Contains(err.Error(), "pod a:") || said.Len() > 0 {
 		t.Errorf("the first time: %v; said: %s", err, said.String())
 	}
 	want(t, "after the first time", names(t, g.cfg.Root), before)
-	if err := g.Take("a"); err != nil {
+	if err := g.Destroy("a"); err != nil {
 		t.Error(err)
 	}
 	if !strings.Contains(said.String(), "(sleep)") {
@@ -257,7 +257,7 @@ func TestI6_SweepBesideStarts(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, s := range pods {
 			wg.Go(func() {
-				if _, err := g.Put(s); err != nil {
+				if _, err := g.Ensure(s); err != nil {
 					t.Error(err)
 				}
 			})
@@ -278,7 +278,7 @@ func TestI6_SweepBesideStarts(t *testing.T) {
 }
 
 // TestF3_HalfMadeIsMended: the next agent repairs the cgroups of an agent that died after
-// any step of Put.
+// any step of Ensure.
 //
 // Shows: F3
 func TestF3_HalfMadeIsMended(t *testing.T) {
@@ -329,11 +329,11 @@ func TestF3_HalfMadeIsMended(t *testing.T) {
 					case "put":
 						put(t, g, s)
 						want(t, "shares of both", value(t, g.cfg.Root+"/kubepods/burstable", "cpu.shares"), 512)
-						if err := g.Take("a"); err != nil {
+						if err := g.Destroy("a"); err != nil {
 							t.Fatal(err)
 						}
 					case "take":
-						if err := g.Take("a"); err != nil {
+						if err := g.Destroy("a"); err != nil {
 							t.Fatal(err)
 						}
 					case "sweep":
@@ -409,7 +409,7 @@ func killedAtAnyMoment(t *testing.T, cuts int) {
 			}
 		}
 		put(t, next, shape(t, "a", burstablePod))
-		if err := next.Take("a"); err != nil {
+		if err := next.Destroy("a"); err != nil {
 			t.Fatal(err)
 		}
 		want(t, "left", names(t, g.cfg.Root), []string{""})
@@ -426,7 +426,7 @@ func churn(t *testing.T, where string) {
 			put(t, g, shape(t, "a", spec))
 			put(t, g, shape(t, "b", bestEffortPod))
 			for _, uid := range []string{"a", "b"} {
-				if err := g.Take(uid); err != nil {
+				if err := g.Destroy(uid); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -434,7 +434,7 @@ func churn(t *testing.T, where string) {
 	}
 }
 
-// TestC_1_41_3_AnySequence: after any sequence of Put and Take, the cgroups are those of
+// TestC_1_41_3_AnySequence: after any sequence of Ensure and Destroy, the cgroups are those of
 // the present pods, and the tier has the sum of their requests.
 //
 // Shows: C-1.41.3
@@ -463,7 +463,7 @@ func TestC_1_41_3_AnySequence(t *testing.T) {
 				put(t, g, shape(t, id, specs[i].text))
 				here[id] = i
 			case "take":
-				if err := g.Take(id); err != nil {
+				if err := g.Destroy(id); err != nil {
 					r.Fatal(err)
 				}
 				delete(here, id)

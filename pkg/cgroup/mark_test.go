@@ -86,7 +86,7 @@ func TestF34_AnotherAgentsCgroups(t *testing.T) {
 		edit(&c)
 		other := New(c)
 		for _, uid := range []string{"a", "b"} {
-			if _, err := other.Put(shape(t, uid, guaranteed)); err == nil || !strings.Contains(err.Error(), "belongs to another nodectl") {
+			if _, err := other.Ensure(shape(t, uid, guaranteed)); err == nil || !strings.Contains(err.Error(), "belongs to another nodectl") {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -94,7 +94,7 @@ func TestF34_AnotherAgentsCgroups(t *testing.T) {
 		if err := other.Foreign(); err == nil || !strings.Contains(err.Error(), "belongs to another nodectl") {
 			t.Errorf("%s: beforehand it is %v", what, err)
 		}
-		if err := other.Take("a"); err != nil {
+		if err := other.Destroy("a"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		removed, err := other.Sweep(nil)
@@ -126,7 +126,7 @@ func TestF34_EmptyTreeIsTakenOver(t *testing.T) {
 		t.Errorf("log: %s", &log)
 	}
 	want(t, "memory", value(t, g.cfg.Root+"/kubepods", "memory.limit_in_bytes"), 1<<30)
-	if err := g.Take("a"); err != nil {
+	if err := g.Destroy("a"); err != nil {
 		t.Fatal(err)
 	}
 	want(t, "left: the root belongs to another program", names(t, g.cfg.Root), []string{""})
@@ -161,7 +161,7 @@ func TestF34_UsedTreeIsNotTakenOver(t *testing.T) {
 			use(t, g.cfg.Root)
 			before := snapshot(t, g.cfg.Root)
 			var foreign *ForeignError
-			if _, err := g.Put(shape(t, "a", burstablePod)); !errors.As(err, &foreign) || foreign.Holds == "" {
+			if _, err := g.Ensure(shape(t, "a", burstablePod)); !errors.As(err, &foreign) || foreign.Holds == "" {
 				t.Errorf("error %v", err)
 			}
 			if said := *foreign; !errors.As(g.Foreign(), &foreign) || *foreign != said {
@@ -184,11 +184,11 @@ func TestF34_ForeignPodBesideOurs(t *testing.T) {
 	before := snapshot(t, g.cfg.Root)
 	for uid, spec := range map[string]string{"b": burstablePod, "c": guaranteed} {
 		var foreign *ForeignError
-		if _, err := g.Put(shape(t, uid, spec)); !errors.As(err, &foreign) || !foreign.Pod || !strings.Contains(err.Error(), "/pod"+uid+" is not nodectl's") {
+		if _, err := g.Ensure(shape(t, uid, spec)); !errors.As(err, &foreign) || !foreign.Pod || !strings.Contains(err.Error(), "/pod"+uid+" is not nodectl's") {
 			t.Errorf("%s: %v", uid, err)
 		}
 		want(t, "parent", g.Parent(shape(t, uid, spec)), "")
-		if err := g.Take(uid); err != nil {
+		if err := g.Destroy(uid); err != nil {
 			t.Error(err)
 		}
 	}
@@ -196,7 +196,7 @@ func TestF34_ForeignPodBesideOurs(t *testing.T) {
 	want(t, "swept", removed, []string{})
 	want(t, "sweep", err, nil)
 	unchanged(t, g.cfg.Root, before)
-	if err := g.Take("a"); err != nil {
+	if err := g.Destroy("a"); err != nil {
 		t.Fatal(err)
 	}
 	want(t, "left", names(t, g.cfg.Root), []string{"", "/kubepods", "/kubepods/burstable", "/kubepods/burstable/podb", "/kubepods/burstable/podb/container", "/kubepods/podc"})
@@ -233,13 +233,13 @@ func TestF34_WithoutAttributesAListMarks(t *testing.T) {
 	want(t, "parent", g.Parent(a), g.cfg.Root+"/kubepods/burstable/poda")
 	put(t, g, a)
 	want(t, "shares of 500m", value(t, g.cfg.Root+"/kubepods/burstable", "cpu.shares"), 512)
-	if err := g.Take("a"); err != nil {
+	if err := g.Destroy("a"); err != nil {
 		t.Fatal(err)
 	}
 	// A cgroup of the same name that another program made later is not ours.
 	mkdir(t, g.cfg.Root, "kubepods/burstable/poda")
 	var foreign *ForeignError
-	if _, err := g.Put(a); !errors.As(err, &foreign) {
+	if _, err := g.Ensure(a); !errors.As(err, &foreign) {
 		t.Errorf("error %v", err)
 	}
 	for _, dir := range rootDirs(t, g.cfg.Root) {
@@ -276,7 +276,7 @@ func TestF34_WithoutAttributesAListMarks(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bare(again(g)).Put(a); err == nil || !strings.Contains(err.Error(), "cgroups.json") {
+	if _, err := bare(again(g)).Ensure(a); err == nil || !strings.Contains(err.Error(), "cgroups.json") {
 		t.Errorf("damaged: %v", err)
 	}
 }

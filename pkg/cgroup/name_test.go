@@ -59,10 +59,10 @@ func TestC_1_41_1_Names(t *testing.T) {
 func TestUIDsThatAreNoNames(t *testing.T) {
 	g := cgroupsOf(t)
 	for _, uid := range []string{"", ".", "..", "../x", "a/b", "/etc", "a_b", "a b", "a\n", "-a", "a\x00", strings.Repeat("a", 129), "ä", "a.slice/b", "$(x)", "a%"} {
-		if _, err := g.Put(shape(t, uid, guaranteed)); err == nil || !strings.Contains(err.Error(), "cannot be the name of a cgroup") {
+		if _, err := g.Ensure(shape(t, uid, guaranteed)); err == nil || !strings.Contains(err.Error(), "cannot be the name of a cgroup") {
 			t.Errorf("put %q: %v", uid, err)
 		}
-		if err := g.Take(uid); err != nil {
+		if err := g.Destroy(uid); err != nil {
 			t.Errorf("take %q: %v", uid, err)
 		}
 	}

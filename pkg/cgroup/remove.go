@@ -161,7 +161,7 @@ func removeTree(dir string) error {
 }
 
 // prune removes the cgroups above pods after the last one, as far as they are ours and
-// empty; the caller holds mu. A cgroup that stays does no harm, and the next Put uses it.
+// empty; the caller holds mu. A cgroup that stays does no harm, and the next Ensure uses it.
 func (c *Cgroups) prune(t *tree) {
 	if len(t.pods) > 0 {
 		return

@@ -227,7 +227,7 @@ func (c *Cgroups) above(t *tree) error {
 }
 
 // limit sets the limits of all pods together. If they use more memory already, the next
-// pod's Put tries again, because no start depends on it.
+// pod's Ensure tries again, because no start depends on it.
 func (c *Cgroups) limit(t *tree) {
 	l := ofNode(c.cfg.Limits, t.host.sizes)
 	if !t.host.pids {

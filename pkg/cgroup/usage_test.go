@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// TestC_1_41_1_PlaceIsWherePutPutsIt: the path is the same in each hierarchy with usage
+// TestC_1_41_1_PlaceIsWhereEnsureMakesIt: the path is the same in each hierarchy with usage
 // data, and the call makes no cgroup.
 //
 // Shows: C-1.41.1
-func TestC_1_41_1_PlaceIsWherePutPutsIt(t *testing.T) {
+func TestC_1_41_1_PlaceIsWhereEnsureMakesIt(t *testing.T) {
 	g := cgroupsOf(t)
 	for _, spec := range []string{guaranteed, burstablePod, bestEffortPod} {
 		want := shape(t, "a", spec)
@@ -27,7 +27,7 @@ func TestC_1_41_1_PlaceIsWherePutPutsIt(t *testing.T) {
 				t.Errorf("%s of %q is there: %v", dir, controller, err)
 			}
 		}
-		parent, err := g.Put(want)
+		parent, err := g.Ensure(want)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestC_1_41_1_PlaceIsWherePutPutsIt(t *testing.T) {
 		if _, err := os.Stat(all.Dirs["memory"]); !ok || all.Path != g.cfg.Root+"/kubepods" || err != nil {
 			t.Errorf("all pods are in %+v: %v", all, err)
 		}
-		if err := g.Take("a"); err != nil {
+		if err := g.Destroy("a"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,7 +100,7 @@ func TestNoPlaceOfANameThatIsNone(t *testing.T) {
 // Shows: F22
 func TestF22_PlacesDoNotAskAgain(t *testing.T) {
 	asked := 0
-	g := New(Config{Root: "/x", Driver: func(context.Context) (bool, error) { asked++; return false, nil }}) // no Put
+	g := New(Config{Root: "/x", Driver: func(context.Context) (bool, error) { asked++; return false, nil }}) // no Ensure
 	for range 3 {
 		if _, ok := g.PlaceOf(shape(t, "a", bestEffortPod).Pod); !ok {
 			t.Error("no place")
@@ -115,7 +115,7 @@ func TestF22_PlacesDoNotAskAgain(t *testing.T) {
 //
 // Shows: C-1.41.1
 func TestC_1_41_1_PlaceOfSlices(t *testing.T) {
-	g := New(Config{Root: "/", Driver: func(context.Context) (bool, error) { return true, nil }}) // no Put
+	g := New(Config{Root: "/", Driver: func(context.Context) (bool, error) { return true, nil }}) // no Ensure
 	at, ok := g.PlaceOf(shape(t, "a-b", burstablePod).Pod)
 	if want := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice"; !ok || at.Path != want {
 		t.Errorf("%+v, want %s", at, want)

@@ -45,7 +45,7 @@ func (g *groups) set(want *pod.Spec, to func(now, want int64) int64) {
 	g.memory[want.UID()] = to(g.memory[want.UID()], memoryOf(want.Pod))
 }
 
-func (g *groups) Put(want *pod.Spec) (string, error) {
+func (g *groups) Ensure(want *pod.Spec) (string, error) {
 	g.set(want, func(_, want int64) int64 { return want })
 	return g.Parent(want), nil
 }
@@ -67,7 +67,7 @@ func (g *groups) Lower(want *pod.Spec) error {
 
 func (g *groups) Parent(want *pod.Spec) string { return "/kubepods/pod" + want.UID() }
 
-func (g *groups) Take(uid string) error {
+func (g *groups) Destroy(uid string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.memory, uid)

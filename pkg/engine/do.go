@@ -282,7 +282,7 @@ func (w *worker) tearDown(ctx context.Context, have pod.Actual, s plan.Step) err
 			return err
 		}
 		if w.env.cgroups != nil {
-			if err := w.env.cgroups.Take(s.UID); err != nil {
+			if err := w.env.cgroups.Destroy(s.UID); err != nil {
 				return err
 			}
 		}

@@ -95,7 +95,7 @@ func (w *worker) runSandbox(ctx context.Context, want *pod.Spec, s plan.Step) er
 		return err
 	}
 	if w.env.cgroups != nil {
-		if place.CgroupParent, err = w.env.cgroups.Put(want); err != nil {
+		if place.CgroupParent, err = w.env.cgroups.Ensure(want); err != nil {
 			return &pod.StartError{Reason: "FailedCreatePodContainer", Err: err}
 		}
 	}

@@ -19,7 +19,7 @@ import (
 // foreignTree is a Cgroups below another owner's tree.
 type foreignTree struct{ *groups }
 
-func (foreignTree) Put(*pod.Spec) (string, error) {
+func (foreignTree) Ensure(*pod.Spec) (string, error) {
 	return "", errors.New("cgroup /kubepods is there, and not nodectl's")
 }
 

@@ -207,7 +207,7 @@ func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int
 func (w *worker) release(uid string) error {
 	w.releaseDevices(uid)
 	if w.env.cgroups != nil {
-		if err := w.env.cgroups.Take(uid); err != nil {
+		if err := w.env.cgroups.Destroy(uid); err != nil {
 			return err
 		}
 	}

@@ -92,9 +92,9 @@ type Volumes interface {
 
 // Cgroups keeps one cgroup for each pod (C-1.41). It never touches a cgroup without our mark.
 type Cgroups interface {
-	// Put makes the pod's cgroup, or sets its limits to those that want requests. It returns
+	// Ensure makes the pod's cgroup, or sets its limits to those that want requests. It returns
 	// the name in the form of the runtime's cgroup driver.
-	Put(want *pod.Spec) (parent string, err error)
+	Ensure(want *pod.Spec) (parent string, err error)
 	// Raise raises the limits of the pod's cgroup that want raises, and lowers none; a resize
 	// calls it before the first container gets more (C-1.34.5). Lower lowers the others; a
 	// resize calls it after the last container. Neither creates a cgroup.
@@ -103,9 +103,9 @@ type Cgroups interface {
 	// Parent returns the name of the pod's cgroup, "" if it has none of ours, such as a pod
 	// of an earlier agent. It changes nothing.
 	Parent(want *pod.Spec) string
-	// Take removes the cgroups of the pod with uid, of any QoS class, once no process runs in
+	// Destroy removes the cgroups of the pod with uid, of any QoS class, once no process runs in
 	// them.
-	Take(uid string) error
+	Destroy(uid string) error
 	// Sweep removes the cgroups of all pods whose UIDs are not in keep, and returns the UIDs
 	// it removed.
 	Sweep(keep map[string]bool) ([]string, error)

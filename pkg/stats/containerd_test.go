@@ -82,13 +82,13 @@ func (s *stage) run(p *v1.Pod) *v1.Pod {
 	if _, err := s.rt.Ready(s.Context()); err != nil {
 		s.Fatal(err)
 	}
-	parent, err := s.cg.Put(want)
+	parent, err := s.cg.Ensure(want)
 	if err != nil {
 		s.Fatal(err)
 	}
 	s.Cleanup(func() {
 		ctx := context.Background()
-		if err := errors.Join(s.node.RemovePods(ctx), s.cg.Take(string(p.UID))); err != nil {
+		if err := errors.Join(s.node.RemovePods(ctx), s.cg.Destroy(string(p.UID))); err != nil {
 			s.Error(err)
 		}
 		if _, err := s.cg.Sweep(nil); err != nil {
