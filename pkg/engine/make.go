@@ -80,7 +80,7 @@ func (w *worker) place(want *pod.Spec) (pod.Place, error) {
 	if w.env.users == nil {
 		return p, &pod.StartError{Reason: reason, Err: errors.New("this node cannot allocate user namespaces"), Final: true}
 	}
-	users, err := w.env.users.Give(want.UID())
+	users, err := w.env.users.Allocate(want.UID())
 	if err != nil {
 		return p, &pod.StartError{Reason: reason, Err: err}
 	}

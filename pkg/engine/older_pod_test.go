@@ -44,12 +44,12 @@ type blocks struct {
 	left  int
 }
 
-func (b *blocks) Give(uid string) (*pod.Users, error) {
+func (b *blocks) Allocate(uid string) (*pod.Users, error) {
 	b.given[uid] = true
 	return &pod.Users{HostID: 65536, Length: 65536}, nil
 }
 
-func (b *blocks) Take(uid string) error {
+func (b *blocks) Release(uid string) error {
 	if b.left > 0 {
 		b.left--
 		return errors.New("input/output error")

@@ -212,7 +212,7 @@ func (w *worker) release(uid string) error {
 		}
 	}
 	if w.env.users != nil {
-		return w.env.users.Take(uid)
+		return w.env.users.Release(uid)
 	}
 	return nil
 }

@@ -157,10 +157,10 @@ type Claims interface {
 
 // Users allocates blocks of user IDs to pods with hostUsers: false (C-1.42).
 type Users interface {
-	// Give returns the pod's block: the one it has, or a new one.
-	Give(uid string) (*pod.Users, error)
-	// Take releases the pod's block.
-	Take(uid string) error
+	// Allocate returns the pod's block: the one it has, or a new one.
+	Allocate(uid string) (*pod.Users, error)
+	// Release releases the pod's block.
+	Release(uid string) error
 }
 
 // Records stores the facts that the runtime cannot show, in one small file for each pod. Callers

@@ -63,9 +63,9 @@ func New(cfg Config) *Blocks {
 	return &Blocks{cfg: cfg}
 }
 
-// Give returns the block of the pod with uid: its existing one, or a new one, which is
+// Allocate returns the block of the pod with uid: its existing one, or a new one, which is
 // synced before.
-func (b *Blocks) Give(uid string) (*pod.Users, error) {
+func (b *Blocks) Allocate(uid string) (*pod.Users, error) {
 	if err := checkUID(uid); err != nil {
 		return nil, err
 	}
@@ -118,8 +118,8 @@ func (b *Blocks) allocate(uid string) (*pod.Users, error) {
 	return &users, nil
 }
 
-// Take releases the block of the pod with uid. A pod without one is no error.
-func (b *Blocks) Take(uid string) error {
+// Release releases the block of the pod with uid. A pod without one is no error.
+func (b *Blocks) Release(uid string) error {
 	if err := checkUID(uid); err != nil {
 		return err
 	}

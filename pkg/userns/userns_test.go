@@ -45,7 +45,7 @@ func (c Config) file(uid string) string { return filepath.Join(c.Root, "pods", u
 
 func give(t *testing.T, b *Blocks, uid string) pod.Users {
 	t.Helper()
-	u, err := b.Give(uid)
+	u, err := b.Allocate(uid)
 	if err != nil {
 		t.Fatalf("%s: %v", uid, err)
 	}
@@ -113,7 +113,7 @@ func TestC_1_42_1_Ranges(t *testing.T) {
 				write(t, cfg.SubGID, c.gid)
 			}
 			cfg.Length, cfg.MaxPods = c.length, c.pods
-			u, err := New(cfg).Give("a")
+			u, err := New(cfg).Allocate("a")
 			if c.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), c.wrong) {
 					t.Errorf("%v, %v; want %q", u, err, c.wrong)
@@ -140,10 +140,10 @@ func TestC_1_42_1_AllBlocksAreGiven(t *testing.T) {
 	if !slices.Equal(got, []uint32{3, 4, 5, 6}) {
 		t.Errorf("%v", got)
 	}
-	if u, err := b.Give("p4"); err == nil || err.Error() != "all 4 blocks of users are allocated" {
+	if u, err := b.Allocate("p4"); err == nil || err.Error() != "all 4 blocks of users are allocated" {
 		t.Errorf("%v, %v", u, err)
 	}
-	if err := b.Take("p1"); err != nil {
+	if err := b.Release("p1"); err != nil {
 		t.Fatal(err)
 	}
 	if u := give(t, b, "p4"); u.HostID != 4*65536 {
@@ -181,10 +181,10 @@ func TestC_1_42_2_DamagedFileIsAnError(t *testing.T) {
 			was := give(t, New(c), "well")
 			write(t, c.file("bad"), text)
 			b := New(c)
-			if u, err := b.Give("bad"); err == nil || !strings.Contains(err.Error(), c.file("bad")) {
+			if u, err := b.Allocate("bad"); err == nil || !strings.Contains(err.Error(), c.file("bad")) {
 				t.Errorf("its pod: %v, %v", u, err)
 			}
-			if u, err := b.Give("new"); err == nil || !strings.Contains(err.Error(), c.file("bad")) {
+			if u, err := b.Allocate("new"); err == nil || !strings.Contains(err.Error(), c.file("bad")) {
 				t.Errorf("another: %v, %v", u, err)
 			}
 			if got := give(t, b, "well"); got != was {
@@ -216,10 +216,10 @@ func TestC_1_42_2_BlockOfAnotherRange(t *testing.T) {
 		c.MaxPods = 5
 		write(t, c.file("odd"), string(encode(u)))
 		b := New(c)
-		if got, err := b.Give("odd"); err == nil || !strings.Contains(err.Error(), "not one of this node's blocks of 65536 from 655360 on") {
+		if got, err := b.Allocate("odd"); err == nil || !strings.Contains(err.Error(), "not one of this node's blocks of 65536 from 655360 on") {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
-		if got, err := b.Give("new"); err == nil && (overlap(*got, u) || got.HostID < 10*65536) || err != nil && name != "most of all" {
+		if got, err := b.Allocate("new"); err == nil && (overlap(*got, u) || got.HostID < 10*65536) || err != nil && name != "most of all" {
 			t.Errorf("%s: another gets %v, %v", name, got, err)
 		}
 	}
@@ -238,14 +238,14 @@ func TestC_1_42_1_SharedBlockIsAnError(t *testing.T) {
 	}
 	b := New(c)
 	for _, uid := range []string{"a", "b"} {
-		if u, err := b.Give(uid); err == nil || err.Error() != "the pods a and b have the same users, 65536 to 131071" {
+		if u, err := b.Allocate(uid); err == nil || err.Error() != "the pods a and b have the same users, 65536 to 131071" {
 			t.Errorf("%s: %v, %v", uid, u, err)
 		}
 	}
 	if u := give(t, b, "c"); u.HostID != 2*65536 {
 		t.Errorf("another: %v", u)
 	}
-	if err := b.Take("a"); err != nil {
+	if err := b.Release("a"); err != nil {
 		t.Fatal(err)
 	}
 	if u := give(t, b, "b"); u.HostID != 65536 {
@@ -262,10 +262,10 @@ func TestHostileNamesAndFiles(t *testing.T) {
 	c := config(t, "")
 	b := New(c)
 	for _, uid := range []string{"", ".", "..", "../x", "a/b", "/etc", "a\x00b"} {
-		if u, err := b.Give(uid); !errors.Is(err, errUID) {
+		if u, err := b.Allocate(uid); !errors.Is(err, errUID) {
 			t.Errorf("%q: %v, %v", uid, u, err)
 		}
-		if err := b.Take(uid); !errors.Is(err, errUID) {
+		if err := b.Release(uid); !errors.Is(err, errUID) {
 			t.Errorf("take %q: %v", uid, err)
 		}
 	}
@@ -283,7 +283,7 @@ func TestHostileNamesAndFiles(t *testing.T) {
 		if err := put(c.file("x")); err != nil {
 			t.Fatal(err)
 		}
-		if u, err := New(c).Give("x"); err == nil {
+		if u, err := New(c).Allocate("x"); err == nil {
 			t.Errorf("%s: %v", name, u)
 		}
 	}
@@ -295,7 +295,7 @@ func TestHostileNamesAndFiles(t *testing.T) {
 	if err := os.Symlink(filepath.Dir(outside), filepath.Join(c.Root, "pods", "x")); err != nil {
 		t.Fatal(err)
 	}
-	if u, err := New(c).Give("x"); err == nil {
+	if u, err := New(c).Allocate("x"); err == nil {
 		t.Errorf("a link in place of its directory: %v", u)
 	}
 	if list, _ := os.ReadDir(filepath.Dir(outside)); len(list) != 1 {
@@ -320,13 +320,13 @@ func TestF13_ReadOnlyDisk(t *testing.T) {
 	if err := unix.Mount("", c.Root, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if u, err := b.Give("b"); !errors.Is(err, unix.EROFS) {
+	if u, err := b.Allocate("b"); !errors.Is(err, unix.EROFS) {
 		t.Errorf("%v, %v", u, err)
 	}
 	if got := give(t, b, "a"); got != was {
 		t.Errorf("%v, want %v", got, was)
 	}
-	if err := b.Take("a"); !errors.Is(err, unix.EROFS) {
+	if err := b.Release("a"); !errors.Is(err, unix.EROFS) {
 		t.Errorf("take: %v", err)
 	}
 	if got := give(t, b, "a"); got != was {
@@ -353,10 +353,10 @@ func TestC_1_42_2_ClearedDirectory(t *testing.T) {
 	if got := give(t, New(c), "b"); got != was {
 		t.Errorf("another agent: %v, want %v", got, was)
 	}
-	if err := b.Take("b"); err != nil {
+	if err := b.Release("b"); err != nil {
 		t.Error(err)
 	}
-	if err := b.Take("b"); err != nil {
+	if err := b.Release("b"); err != nil {
 		t.Errorf("again: %v", err)
 	}
 }
@@ -379,12 +379,12 @@ func TestC_1_42_RandomLives(t *testing.T) {
 			case 0:
 				b = New(c)
 			case 1, 2:
-				if err := b.Take(uid); err != nil {
+				if err := b.Release(uid); err != nil {
 					t.Fatalf("seed %d step %d: %v", seed, step, err)
 				}
 				delete(model, uid)
 			default:
-				u, err := b.Give(uid)
+				u, err := b.Allocate(uid)
 				if !has && len(model) == 12 {
 					if err == nil {
 						t.Fatalf("seed %d step %d: %v is one too many", seed, step, u)
@@ -421,7 +421,7 @@ func TestManyAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range got {
 		wg.Go(func() {
-			if u, err := b.Give(fmt.Sprint("p", i%32)); err == nil {
+			if u, err := b.Allocate(fmt.Sprint("p", i%32)); err == nil {
 				got[i] = *u
 			}
 		})
