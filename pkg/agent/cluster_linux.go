@@ -78,7 +78,7 @@ type member struct {
 	client   *apiclient.Client
 	certs    *certificate.Client
 	sink     *apisink.Sink
-	presence *nodeapi.Presence
+	presence *nodeapi.Heartbeat
 }
 
 // join prepares the cluster membership of this node, and sends nothing. It returns nil if no API

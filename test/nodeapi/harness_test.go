@@ -116,7 +116,7 @@ func (a audited) nobodyRefused(t *testing.T, node string) {
 
 // member is one node at the API server.
 type member struct {
-	*apiserver.Presence
+	*apiserver.Heartbeat
 	runtime *critest.Runtime
 	stop    func()
 
@@ -181,7 +181,7 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 		set(&c, &o)
 	}
 	c.Observer = node.NewObserver(o)
-	if m.Presence, err = apiserver.New(c); err != nil {
+	if m.Heartbeat, err = apiserver.New(c); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

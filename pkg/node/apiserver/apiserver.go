@@ -1,7 +1,7 @@
 // Package apiserver keeps this node's Node object and lease at an API server: its
 // registration, status and heartbeat.
 //
-// A Presence registers the node, again when its object is deleted, sends status changes
+// A Heartbeat registers the node, again when its object is deleted, sends status changes
 // in rounds, renews the lease, and watches the object. The status comes from a
 // node.Observer, which never waits for the runtime: a runtime that hangs makes the node
 // not ready, but delays nothing. Two channels, of one slot each, start work at once:
@@ -33,7 +33,7 @@ import (
 // LeaseNamespace is where nodes' leases are.
 const LeaseNamespace = v1.NamespaceNodeLease
 
-// Config configures a Presence.
+// Config configures a Heartbeat.
 type Config struct {
 	// REST configures the connection to the API server; it must not limit the rate of
 	// requests.
@@ -65,8 +65,8 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// Presence keeps this node registered at an API server.
-type Presence struct {
+// Heartbeat keeps this node registered at an API server.
+type Heartbeat struct {
 	cfg     Config
 	nodes   *apiclient.Nodes // with a deadline for every request
 	watches *apiclient.Nodes // without
@@ -100,8 +100,8 @@ type exchange struct {
 	again bool
 }
 
-// New returns a Presence. It sends no request yet.
-func New(cfg Config) (*Presence, error) {
+// New returns a Heartbeat. It sends no request yet.
+func New(cfg Config) (*Heartbeat, error) {
 	if err := node.CheckLabels(cfg.Labels); cfg.Register && err != nil {
 		return nil, err
 	}
@@ -122,59 +122,59 @@ func New(cfg Config) (*Presence, error) {
 	if cfg.REST == nil || cfg.Observer == nil {
 		return nil, errors.New("REST and Observer are required")
 	}
-	p := &Presence{cfg: cfg, roundDue: make(chan struct{}, 1), created: make(chan struct{}, 1), logged: map[string]string{}}
+	h := &Heartbeat{cfg: cfg, roundDue: make(chan struct{}, 1), created: make(chan struct{}, 1), logged: map[string]string{}}
 	config := rest.CopyConfig(cfg.REST)
 	config.QPS = -1 // heartbeats are not rate-limited
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	var err error
-	if p.watches, err = apiclient.NewNodes(config); err != nil {
+	if h.watches, err = apiclient.NewNodes(config); err != nil {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
 	if config.Timeout = cfg.RequestTimeout; config.Timeout <= 0 {
 		config.Timeout = min(cfg.UpdateFrequency, cfg.LeaseDuration)
 	}
-	if p.nodes, err = apiclient.NewNodes(config); err != nil {
+	if h.nodes, err = apiclient.NewNodes(config); err != nil {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
 	config.Timeout = min(config.Timeout, cfg.LeaseDuration/4)
-	if p.leases, err = apiclient.NewLeases(config, LeaseNamespace); err != nil {
+	if h.leases, err = apiclient.NewLeases(config, LeaseNamespace); err != nil {
 		return nil, err
 	}
-	return p, nil
+	return h, nil
 }
 
 // Run keeps the node at the API server until ctx ends (C-1.25). It runs the Observer
 // too.
-func (p *Presence) Run(ctx context.Context) {
+func (h *Heartbeat) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	p.event(node.Event{Reason: "Starting", Type: v1.EventTypeNormal, Message: "Starting kubelet."})
-	wg.Go(func() { p.cfg.Observer.Run(ctx) })
-	if p.cfg.Await != nil && p.cfg.Await(ctx) != nil {
+	h.event(node.Event{Reason: "Starting", Type: v1.EventTypeNormal, Message: "Starting kubelet."})
+	wg.Go(func() { h.cfg.Observer.Run(ctx) })
+	if h.cfg.Await != nil && h.cfg.Await(ctx) != nil {
 		return
 	}
-	wg.Go(func() { p.follow(ctx) })
-	wg.Go(func() { p.keepLease(ctx) })
-	p.rounds(ctx)
+	wg.Go(func() { h.follow(ctx) })
+	wg.Go(func() { h.keepLease(ctx) })
+	h.rounds(ctx)
 }
 
 // Report has the status sent soon. It does not block.
-func (p *Presence) Report() { signal(p.roundDue) }
+func (h *Heartbeat) Report() { signal(h.roundDue) }
 
 // Node returns the object as the API server showed it last, nil while it is not known
 // to exist. It is shared: callers must not write to it.
-func (p *Presence) Node() *v1.Node { return p.seen.Load() }
+func (h *Heartbeat) Node() *v1.Node { return h.seen.Load() }
 
 // Settled reports whether the object has a status of this agent.
-func (p *Presence) Settled() bool { return p.settled.Load() }
+func (h *Heartbeat) Settled() bool { return h.settled.Load() }
 
 // UID returns the object's UID, "" while it is not known to exist: a mirror pod needs
 // it for its owner.
-func (p *Presence) UID() types.UID {
-	if n := p.seen.Load(); n != nil {
+func (h *Heartbeat) UID() types.UID {
+	if n := h.seen.Load(); n != nil {
 		return n.UID
 	}
 	return ""
@@ -182,82 +182,82 @@ func (p *Presence) UID() types.UID {
 
 // update takes the object as the server shows it, and ignores one that is older than the
 // known one.
-func (p *Presence) update(n *v1.Node) {
-	p.seenMu.Lock()
-	defer p.seenMu.Unlock()
-	p.store(n, false)
+func (h *Heartbeat) update(n *v1.Node) {
+	h.seenMu.Lock()
+	defer h.seenMu.Unlock()
+	h.store(n, false)
 }
 
 // changeCount returns how often the object was received.
-func (p *Presence) changeCount() uint64 {
-	p.seenMu.Lock()
-	defer p.seenMu.Unlock()
-	return p.changes
+func (h *Heartbeat) changeCount() uint64 {
+	h.seenMu.Lock()
+	defer h.seenMu.Unlock()
+	return h.changes
 }
 
 // updateListed takes the object of a list; changes is the result of changeCount before the
 // request. The list has the newest object, however old it looks (F71), unless another
 // answer came during the request: then updateListed returns false where another object,
 // or a newer one, is known.
-func (p *Presence) updateListed(n *v1.Node, changes uint64) bool {
-	p.seenMu.Lock()
-	defer p.seenMu.Unlock()
-	p.store(n, p.changes == changes)
-	is := p.seen.Load()
+func (h *Heartbeat) updateListed(n *v1.Node, changes uint64) bool {
+	h.seenMu.Lock()
+	defer h.seenMu.Unlock()
+	h.store(n, h.changes == changes)
+	is := h.seen.Load()
 	return is != nil && is.UID == n.UID && is.ResourceVersion == n.ResourceVersion
 }
 
 // updateNoneListed takes that a list has no object; see updateListed. It returns false if
 // the object was received during the request.
-func (p *Presence) updateNoneListed(changes uint64) bool {
-	p.seenMu.Lock()
-	defer p.seenMu.Unlock()
-	was := p.seen.Load()
-	if was != nil && p.changes == changes {
-		p.drop(was.UID)
+func (h *Heartbeat) updateNoneListed(changes uint64) bool {
+	h.seenMu.Lock()
+	defer h.seenMu.Unlock()
+	was := h.seen.Load()
+	if was != nil && h.changes == changes {
+		h.drop(was.UID)
 	}
-	return p.seen.Load() == nil
+	return h.seen.Load() == nil
 }
 
 // store is update for an object that the server may have given as the newest; seenMu
 // is held.
-func (p *Presence) store(n *v1.Node, newest bool) {
-	was := p.seen.Load()
-	if !newest && n.UID == p.deletedUID {
+func (h *Heartbeat) store(n *v1.Node, newest bool) {
+	was := h.seen.Load()
+	if !newest && n.UID == h.deletedUID {
 		return
 	}
 	if was != nil && (was.ResourceVersion == n.ResourceVersion || !newest && apiclient.Older(n.ResourceVersion, was.ResourceVersion)) {
 		return
 	}
-	p.seen.Store(n)
-	p.changes++
+	h.seen.Store(n)
+	h.changes++
 	if was == nil || was.UID != n.UID {
-		signal(p.created)
+		signal(h.created)
 	}
-	if p.cfg.Seen != nil {
-		p.cfg.Seen(n)
+	if h.cfg.Seen != nil {
+		h.cfg.Seen(n)
 	}
 }
 
 // deleted notes that the object of that UID no longer exists.
-func (p *Presence) deleted(uid types.UID) {
-	p.seenMu.Lock()
-	defer p.seenMu.Unlock()
-	if was := p.seen.Load(); was != nil && was.UID == uid {
-		p.drop(uid)
+func (h *Heartbeat) deleted(uid types.UID) {
+	h.seenMu.Lock()
+	defer h.seenMu.Unlock()
+	if was := h.seen.Load(); was != nil && was.UID == uid {
+		h.drop(uid)
 	}
 }
 
 // drop is deleted for the known object; seenMu is held.
-func (p *Presence) drop(uid types.UID) {
-	p.cfg.Log.Warn("Node object was deleted from the API server", "node", p.cfg.Observer.Name())
-	p.seen.Store(nil)
-	p.changes++
-	p.deletedUID = uid
-	if p.cfg.Seen != nil {
-		p.cfg.Seen(nil)
+func (h *Heartbeat) drop(uid types.UID) {
+	h.cfg.Log.Warn("Node object was deleted from the API server", "node", h.cfg.Observer.Name())
+	h.seen.Store(nil)
+	h.changes++
+	h.deletedUID = uid
+	if h.cfg.Seen != nil {
+		h.cfg.Seen(nil)
 	}
-	signal(p.roundDue)
+	signal(h.roundDue)
 }
 
 func signal(c chan struct{}) {
@@ -272,14 +272,14 @@ func jitter(d time.Duration) time.Duration {
 	return backoff.Jitter(d, 1, 1.04)
 }
 
-func (p *Presence) event(e node.Event) {
-	if p.cfg.Event != nil {
-		p.cfg.Event(e.Reason, e.Type, e.Message)
+func (h *Heartbeat) event(e node.Event) {
+	if h.cfg.Event != nil {
+		h.cfg.Event(e.Reason, e.Type, e.Message)
 	}
 }
 
 // note logs a failure once, until it changes or is over.
-func (p *Presence) note(what string, err error) {
+func (h *Heartbeat) note(what string, err error) {
 	var request *url.Error
 	if errors.As(err, &request) {
 		err = request.Err // a watch's address has its timeout, which differs each time
@@ -288,15 +288,15 @@ func (p *Presence) note(what string, err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	p.noteMu.Lock()
-	was := p.logged[what]
-	p.logged[what] = text
-	p.noteMu.Unlock()
+	h.noteMu.Lock()
+	was := h.logged[what]
+	h.logged[what] = text
+	h.noteMu.Unlock()
 	switch {
 	case text == was:
 	case text != "":
-		p.cfg.Log.Warn("Failed to update node at the API server", "what", what, "error", err)
+		h.cfg.Log.Warn("Failed to update node at the API server", "what", what, "error", err)
 	default:
-		p.cfg.Log.Info("Updating node at the API server again", "what", what)
+		h.cfg.Log.Info("Updating node at the API server again", "what", what)
 	}
 }

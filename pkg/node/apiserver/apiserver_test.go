@@ -54,7 +54,7 @@ func (e *engine) Images(ctx context.Context) ([]pod.Image, error) {
 
 // world is a node and its API server, with time of their own.
 type world struct {
-	*Presence
+	*Heartbeat
 	server  *server
 	runtime *engine
 	mu      sync.Mutex
@@ -94,16 +94,16 @@ func in(t *testing.T, before func(*world, *Config), f func(t *testing.T, w *worl
 		if before != nil {
 			before(w, &cfg)
 		}
-		p, err := New(cfg)
+		h, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.Presence = p
+		w.Heartbeat = h
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel()
-		wg.Go(func() { p.Run(ctx) })
+		wg.Go(func() { h.Run(ctx) })
 		synctest.Wait()
 		f(t, w)
 	})

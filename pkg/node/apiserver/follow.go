@@ -23,22 +23,22 @@ const (
 )
 
 // follow watches the object, which a node is permitted to do, until ctx ends.
-func (p *Presence) follow(ctx context.Context) {
+func (h *Heartbeat) follow(ctx context.Context) {
 	since := "" // the resource version to go on from; "" lists first
-	epoch := p.cfg.Epoch()
+	epoch := h.cfg.Epoch()
 	wait, failing := followEvery, time.Duration(0)
 	for ctx.Err() == nil {
 		next := time.NewTimer(backoff.Jitter(wait, 1, 1.125)) // spread the nodes' retries
 		var err error
 		if since == "" {
-			epoch = p.cfg.Epoch() //nolint:fatcontext // each epoch is a context of its own, of no other one
-			since, err = p.list(ctx)
+			epoch = h.cfg.Epoch() //nolint:fatcontext // each epoch is a context of its own, of no other one
+			since, err = h.list(ctx)
 		}
 		if since != "" {
-			since, err = p.watchIn(ctx, epoch, since)
+			since, err = h.watchIn(ctx, epoch, since)
 		}
 		if ctx.Err() == nil {
-			p.note("watch", err)
+			h.note("watch", err)
 		}
 		if wait = followEvery; err != nil {
 			failing = backoff.Next(failing, followEvery, followRarely)
@@ -54,23 +54,23 @@ func (p *Presence) follow(ctx context.Context) {
 	}
 }
 
-func (p *Presence) selector() string {
-	return fields.OneTermEqualSelector(metav1.ObjectNameField, p.cfg.Observer.Name()).String()
+func (h *Heartbeat) selector() string {
+	return fields.OneTermEqualSelector(metav1.ObjectNameField, h.cfg.Observer.Name()).String()
 }
 
 // list reads the object, and returns the resource version for a watch; "" asks for
 // another list.
-func (p *Presence) list(ctx context.Context) (string, error) {
-	changes := p.changeCount()
-	all, err := p.nodes.List(ctx, metav1.ListOptions{FieldSelector: p.selector()})
+func (h *Heartbeat) list(ctx context.Context) (string, error) {
+	changes := h.changeCount()
+	all, err := h.nodes.List(ctx, metav1.ListOptions{FieldSelector: h.selector()})
 	if err != nil {
 		return "", err
 	}
 	if len(all.Items) > 0 {
-		if !p.updateListed(&all.Items[0], changes) {
+		if !h.updateListed(&all.Items[0], changes) {
 			return "", nil // the next list says which of the two is the newest
 		}
-	} else if !p.updateNoneListed(changes) {
+	} else if !h.updateNoneListed(changes) {
 		return "", nil
 	}
 	return all.ResourceVersion, nil
@@ -78,11 +78,11 @@ func (p *Presence) list(ctx context.Context) (string, error) {
 
 // watchIn is watch within an epoch of the server's data. After its end follow lists
 // again: a watch of a resource version of the future gets no events (F71).
-func (p *Presence) watchIn(ctx, epoch context.Context, since string) (string, error) {
+func (h *Heartbeat) watchIn(ctx, epoch context.Context, since string) (string, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(epoch, stop)()
-	since, err := p.watch(ctx, since)
+	since, err := h.watch(ctx, since)
 	if epoch.Err() != nil {
 		return "", nil
 	}
@@ -91,10 +91,10 @@ func (p *Presence) watchIn(ctx, epoch context.Context, since string) (string, er
 
 // watch receives changes until the server or ctx ends it, and returns the resource
 // version for the next watch; "" asks for a list. Its end is no error.
-func (p *Presence) watch(ctx context.Context, since string) (string, error) {
+func (h *Heartbeat) watch(ctx context.Context, since string) (string, error) {
 	seconds := int64(300 + rand.IntN(300))
-	w, err := p.watches.Watch(ctx, metav1.ListOptions{
-		FieldSelector: p.selector(), ResourceVersion: since, TimeoutSeconds: &seconds, AllowWatchBookmarks: true,
+	w, err := h.watches.Watch(ctx, metav1.ListOptions{
+		FieldSelector: h.selector(), ResourceVersion: since, TimeoutSeconds: &seconds, AllowWatchBookmarks: true,
 	})
 	if err != nil {
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsTimeout(err) || apierrors.IsInvalid(err) {
@@ -113,11 +113,11 @@ func (p *Presence) watch(ctx context.Context, since string) (string, error) {
 			}
 			return "", err
 		case !ok:
-			return "", fmt.Errorf("watch of node %s: got an object of type %T", p.cfg.Observer.Name(), e.Object)
+			return "", fmt.Errorf("watch of node %s: got an object of type %T", h.cfg.Observer.Name(), e.Object)
 		case e.Type == watch.Deleted:
-			p.deleted(n.UID)
+			h.deleted(n.UID)
 		case e.Type != watch.Bookmark:
-			p.update(n)
+			h.update(n)
 		}
 		since = n.ResourceVersion
 	}

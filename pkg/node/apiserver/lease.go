@@ -21,15 +21,15 @@ const (
 // keepLease renews the lease every quarter of its duration until ctx ends,
 // independently of the status (C-1.25.8). It creates the lease once the object exists,
 // which owns it.
-func (p *Presence) keepLease(ctx context.Context) {
+func (h *Heartbeat) keepLease(ctx context.Context) {
 	var last *coordinationv1.Lease
-	wait, every := firstLease, p.cfg.LeaseDuration/4
+	wait, every := firstLease, h.cfg.LeaseDuration/4
 	for {
-		is, err := p.renew(ctx, last)
+		is, err := h.renew(ctx, last)
 		if ctx.Err() != nil {
 			return
 		}
-		p.note("lease", err)
+		h.note("lease", err)
 		last = is
 		next := jitter(every)
 		if err != nil {
@@ -40,7 +40,7 @@ func (p *Presence) keepLease(ctx context.Context) {
 		timer := time.NewTimer(next)
 		select {
 		case <-timer.C:
-		case <-p.created:
+		case <-h.created:
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -52,16 +52,16 @@ func (p *Presence) keepLease(ctx context.Context) {
 
 // renew creates or renews the lease, and returns it as the server has it now; nil when
 // it has to be read first.
-func (p *Presence) renew(ctx context.Context, last *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	name, uid := p.cfg.Observer.Name(), p.UID()
+func (h *Heartbeat) renew(ctx context.Context, last *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	name, uid := h.cfg.Observer.Name(), h.UID()
 	if last == nil {
 		var err error
-		last, err = p.leases.Get(ctx, name, metav1.GetOptions{})
+		last, err = h.leases.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			if uid == "" {
 				return nil, nil // a lease without its node would never be deleted
 			}
-			made, err := p.leases.Create(ctx, p.lease(nil, name, uid), metav1.CreateOptions{})
+			made, err := h.leases.Create(ctx, h.lease(nil, name, uid), metav1.CreateOptions{})
 			if err != nil {
 				return nil, err // with an error, a client returns an empty lease
 			}
@@ -71,7 +71,7 @@ func (p *Presence) renew(ctx context.Context, last *coordinationv1.Lease) (*coor
 			return nil, err
 		}
 	}
-	is, err := p.leases.Update(ctx, p.lease(last, name, uid), metav1.UpdateOptions{})
+	is, err := h.leases.Update(ctx, h.lease(last, name, uid), metav1.UpdateOptions{})
 	if err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			return nil, err // the next try reads it
@@ -82,12 +82,12 @@ func (p *Presence) renew(ctx context.Context, last *coordinationv1.Lease) (*coor
 }
 
 // lease returns the wanted lease, from the existing one.
-func (p *Presence) lease(from *coordinationv1.Lease, name string, uid types.UID) *coordinationv1.Lease {
+func (h *Heartbeat) lease(from *coordinationv1.Lease, name string, uid types.UID) *coordinationv1.Lease {
 	l := from.DeepCopy()
 	if from == nil {
 		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: LeaseNamespace}}
 	}
-	seconds, now := int32(p.cfg.LeaseDuration/time.Second), metav1.NewMicroTime(time.Now())
+	seconds, now := int32(h.cfg.LeaseDuration/time.Second), metav1.NewMicroTime(time.Now())
 	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &name, &seconds, &now
 	if uid != "" {
 		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: uid}}

@@ -22,28 +22,28 @@ const (
 
 // rounds registers the node and updates its status until ctx ends. Until the node was
 // ready once, it sends the status as soon as the runtime is ready (C-1.25.5).
-func (p *Presence) rounds(ctx context.Context) {
-	if p.cfg.Register {
-		p.recordEvents(nil, p.cfg.Observer.New(ctx)) // the state at the start, whatever it was before
+func (h *Heartbeat) rounds(ctx context.Context) {
+	if h.cfg.Register {
+		h.recordEvents(nil, h.cfg.Observer.New(ctx)) // the state at the start, whatever it was before
 	}
-	changed := p.cfg.Observer.Changed()
+	changed := h.cfg.Observer.Changed()
 	for {
-		if p.seen.Load() == nil {
-			p.register(ctx)
+		if h.seen.Load() == nil {
+			h.register(ctx)
 		} else {
-			p.round(ctx)
+			h.round(ctx)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		p.schedulable()
-		if node.Condition(p.seen.Load(), v1.NodeReady).Status == v1.ConditionTrue {
+		h.schedulable()
+		if node.Condition(h.seen.Load(), v1.NodeReady).Status == v1.ConditionTrue {
 			changed = nil
 		}
-		next := time.NewTimer(jitter(p.cfg.UpdateFrequency))
+		next := time.NewTimer(jitter(h.cfg.UpdateFrequency))
 		select {
 		case <-next.C:
-		case <-p.roundDue:
+		case <-h.roundDue:
 		case <-changed:
 		case <-ctx.Done():
 		}
@@ -53,26 +53,26 @@ func (p *Presence) rounds(ctx context.Context) {
 
 // register creates the object or takes the existing one, and retries until there is one
 // (C-1.25.2). Without Config.Register it only reads.
-func (p *Presence) register(ctx context.Context) {
-	if !p.cfg.Register {
-		p.note("registration", p.adopt(ctx))
+func (h *Heartbeat) register(ctx context.Context) {
+	if !h.cfg.Register {
+		h.note("registration", h.adopt(ctx))
 		return
 	}
 	for wait := firstRegister; ctx.Err() == nil; wait = backoff.Next(wait, firstRegister, lastRegister) {
-		fresh := p.cfg.Observer.New(ctx)
-		made, err := p.nodes.Create(ctx, fresh, metav1.CreateOptions{})
+		fresh := h.cfg.Observer.New(ctx)
+		made, err := h.nodes.Create(ctx, fresh, metav1.CreateOptions{})
 		switch {
 		case err == nil:
-			p.cfg.Log.Info("Successfully registered node", "node", made.Name)
-			p.sent(made, true)
+			h.cfg.Log.Info("Successfully registered node", "node", made.Name)
+			h.sent(made, true)
 			if node.Condition(made, v1.NodeReady).Status == v1.ConditionTrue {
-				p.event(node.Event{Reason: "NodeReady", Type: v1.EventTypeNormal, Message: "Node " + made.Name + " status is now: NodeReady"})
+				h.event(node.Event{Reason: "NodeReady", Type: v1.EventTypeNormal, Message: "Node " + made.Name + " status is now: NodeReady"})
 			}
-			p.note("registration", nil)
+			h.note("registration", nil)
 			return
 		case apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err): // it may exist
-			if taken := p.adopt(ctx); taken == nil {
-				p.note("registration", nil)
+			if taken := h.adopt(ctx); taken == nil {
+				h.note("registration", nil)
 				return
 			} else if !apierrors.IsForbidden(err) {
 				err = taken
@@ -81,122 +81,122 @@ func (p *Presence) register(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.note("registration", err)
+		h.note("registration", err)
 		backoff.Sleep(ctx, wait)
 	}
 }
 
 // adopt adopts the existing object.
-func (p *Presence) adopt(ctx context.Context) error {
-	before, err := p.nodes.Get(ctx, p.cfg.Observer.Name(), metav1.GetOptions{})
+func (h *Heartbeat) adopt(ctx context.Context) error {
+	before, err := h.nodes.Get(ctx, h.cfg.Observer.Name(), metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	known := node.WithoutExtended(before)
-	after := p.cfg.Observer.Node(ctx, known)
-	if p.cfg.Register {
-		after = p.cfg.Observer.Adopted(ctx, known)
+	after := h.cfg.Observer.Node(ctx, known)
+	if h.cfg.Register {
+		after = h.cfg.Observer.Adopted(ctx, known)
 	}
-	p.cfg.Log.Info("Node was previously registered", "node", before.Name)
-	return p.send(ctx, before, after, true)
+	h.cfg.Log.Info("Node was previously registered", "node", before.Name)
+	return h.send(ctx, before, after, true)
 }
 
 // round updates the status, with several attempts (C-1.25.4).
-func (p *Presence) round(ctx context.Context) {
+func (h *Heartbeat) round(ctx context.Context) {
 	var err error
 	for try := range tries {
-		if err = p.try(ctx, try); err == nil || ctx.Err() != nil || p.seen.Load() == nil {
+		if err = h.try(ctx, try); err == nil || ctx.Err() != nil || h.seen.Load() == nil {
 			break
 		}
 	}
 	if ctx.Err() == nil {
-		p.note("status", err)
+		h.note("status", err)
 	}
 }
 
 // try sends the status if it changed, or was not sent for long (C-1.25.3). The first
 // attempt uses the last seen object.
-func (p *Presence) try(ctx context.Context, n int) error {
-	before := p.seen.Load()
+func (h *Heartbeat) try(ctx context.Context, n int) error {
+	before := h.seen.Load()
 	if before == nil {
 		return nil
 	}
 	if n > 0 {
-		is, err := p.nodes.Get(ctx, before.Name, metav1.GetOptions{})
+		is, err := h.nodes.Get(ctx, before.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			p.deleted(before.UID)
+			h.deleted(before.UID)
 		}
 		if err != nil {
 			return err
 		}
-		p.update(is)
+		h.update(is)
 		before = is
 	}
 	known := before
-	if !p.settled.Load() {
+	if !h.settled.Load() {
 		known = node.WithoutExtended(before)
 	}
-	after := p.cfg.Observer.Node(ctx, known)
-	changed := node.Changed(before, after) && !p.inVain(before, after)
-	if !changed && time.Since(p.reported) < p.cfg.ReportFrequency+p.delay {
+	after := h.cfg.Observer.Node(ctx, known)
+	changed := node.Changed(before, after) && !h.inVain(before, after)
+	if !changed && time.Since(h.reported) < h.cfg.ReportFrequency+h.delay {
 		return nil
 	}
-	return p.send(ctx, before, after, changed)
+	return h.send(ctx, before, after, changed)
 }
 
 // send patches the object's status.
-func (p *Presence) send(ctx context.Context, before, after *v1.Node, changed bool) error {
+func (h *Heartbeat) send(ctx context.Context, before, after *v1.Node, changed bool) error {
 	patch, err := difference(before, after)
 	if err != nil {
 		return err
 	}
-	is, err := p.nodes.Patch(ctx, before.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	is, err := h.nodes.Patch(ctx, before.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if apierrors.IsNotFound(err) {
-		p.deleted(before.UID)
+		h.deleted(before.UID)
 	}
 	if err != nil {
 		return err
 	}
-	again := p.last.sent != nil && !node.Changed(p.last.sent, after) && !node.Changed(p.last.kept, is)
-	p.last = exchange{after, is, again}
-	p.sent(is, changed)
-	p.recordEvents(before, after)
+	again := h.last.sent != nil && !node.Changed(h.last.sent, after) && !node.Changed(h.last.kept, is)
+	h.last = exchange{after, is, again}
+	h.sent(is, changed)
+	h.recordEvents(before, after)
 	return nil
 }
 
 // inVain reports whether after was sent twice and the server kept before both times: a
 // server that does not know a field drops it. Then nothing has changed.
-func (p *Presence) inVain(before, after *v1.Node) bool {
-	return p.last.again && !node.Changed(p.last.sent, after) && !node.Changed(p.last.kept, before)
+func (h *Heartbeat) inVain(before, after *v1.Node) bool {
+	return h.last.again && !node.Changed(h.last.sent, after) && !node.Changed(h.last.kept, before)
 }
 
 // sent notes the server's result of a patch. After a change, the next report comes up
 // to half its period sooner or later, so that a cluster's nodes do not report in step.
-func (p *Presence) sent(is *v1.Node, changed bool) {
-	p.settled.Store(true)
-	p.update(is)
-	p.reported, p.delay = time.Now(), 0
+func (h *Heartbeat) sent(is *v1.Node, changed bool) {
+	h.settled.Store(true)
+	h.update(is)
+	h.reported, h.delay = time.Now(), 0
 	if changed {
-		p.delay = time.Duration((rand.Float64() - 0.5) * float64(p.cfg.ReportFrequency))
+		h.delay = time.Duration((rand.Float64() - 0.5) * float64(h.cfg.ReportFrequency))
 	}
 }
 
-func (p *Presence) recordEvents(before, after *v1.Node) {
+func (h *Heartbeat) recordEvents(before, after *v1.Node) {
 	for _, e := range node.Events(before, after) {
-		p.event(e)
+		h.event(e)
 	}
 }
 
 // schedulable reports the event when a client cordoned the node or uncordoned it.
-func (p *Presence) schedulable() {
-	n := p.seen.Load()
-	if n == nil || n.Spec.Unschedulable == p.unschedulable {
+func (h *Heartbeat) schedulable() {
+	n := h.seen.Load()
+	if n == nil || n.Spec.Unschedulable == h.unschedulable {
 		return
 	}
-	p.unschedulable = n.Spec.Unschedulable
+	h.unschedulable = n.Spec.Unschedulable
 	reason := "NodeSchedulable"
-	if p.unschedulable {
+	if h.unschedulable {
 		reason = "NodeNotSchedulable"
 	}
-	p.event(node.Event{Reason: reason, Type: v1.EventTypeNormal, Message: "Node " + n.Name + " status is now: " + reason})
+	h.event(node.Event{Reason: reason, Type: v1.EventTypeNormal, Message: "Node " + n.Name + " status is now: " + reason})
 }
