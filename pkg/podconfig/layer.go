@@ -49,9 +49,9 @@ func NewLayer(name string, kept []*pod.Spec) Layer {
 // State returns the exported state of the layer.
 func (l Layer) State() LayerState { return l.state }
 
-// Asked returns the layer when the wait for its source begins, at now: Since is now until
-// the source answers.
-func (l Layer) Asked(now time.Time) Layer {
+// WaitingSince returns the layer as it is while it waits for its source, from now on: Since is
+// now until the source answers.
+func (l Layer) WaitingSince(now time.Time) Layer {
 	if !l.state.Ready && l.state.Error == "" {
 		l.state.Since = now
 	}

@@ -270,7 +270,7 @@ func (c *PodConfig) receive(l Layer, m message, now time.Time) Layer {
 func (c *PodConfig) waitingLayers(now time.Time) []Layer {
 	layers := slices.Clone(c.layers)
 	for i, l := range layers {
-		layers[i] = l.Asked(now)
+		layers[i] = l.WaitingSince(now)
 	}
 	return layers
 }

@@ -169,7 +169,7 @@ func TestC_1_3_8_RestoreComesFirst(t *testing.T) {
 func TestC_1_3_8_RestoredLayerIsNotReady(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 	r := lastGoodOf(file(one, "a", "A1", "B1"))
-	l := NewLayer(one, nil).Asked(at(0)).Restore(r)
+	l := NewLayer(one, nil).WaitingSince(at(0)).Restore(r)
 	if s := l.State(); s.Ready || !s.Restored || s.Stale() || s.Pods != 2 || !s.LastGood.Equal(r.At) || !s.Since.Equal(at(0)) || s.Error != "" {
 		t.Errorf("restored: %+v", s)
 	}
