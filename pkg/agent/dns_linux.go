@@ -28,8 +28,8 @@ const resolverCheck = 10 * time.Second
 // the end of the machine, because pods keep the address of their DNS server.
 type names struct {
 	cfg     Config
-	keeper  *process.Keeper // nil: this node has no DNS server of its own
-	bundled bool            // pods have addresses of --pod-cidr
+	keeper  *process.Supervisor // nil: this node has no DNS server of its own
+	bundled bool                // pods have addresses of --pod-cidr
 
 	// retiring says that the configuration turns the server off, while the server of an earlier
 	// agent continues for the pods in users, by UID: running pods keep their resolver.
@@ -51,7 +51,7 @@ func newNames(cfg Config) *names {
 	n.readResolver()
 	settings, ok := dnsProcess(cfg)
 	on := cfg.OwnDNS() && ok
-	if keeper := process.New(settings); on || keeper.Used() {
+	if keeper := process.New(settings); on || keeper.HasRun() {
 		n.keeper, n.retiring = keeper, !on
 	}
 	return n
@@ -73,7 +73,7 @@ func dnsProcess(cfg Config) (c process.Config, ok bool) {
 // need starts the server, and keeps it running. It does not wait.
 func (n *names) need() {
 	if n.keeper != nil {
-		n.keeper.Want()
+		n.keeper.Enable()
 	}
 }
 
@@ -88,7 +88,7 @@ func (n *names) servers() (servers []string, domain string) {
 	}
 	ctx, stop := context.WithTimeout(context.Background(), serverPatience) // the caller has no context
 	defer stop()
-	_ = n.keeper.Ensure(ctx) // the Keeper logs a failure, and retries
+	_ = n.keeper.Ensure(ctx) // the Supervisor logs a failure, and retries
 	return n.keeper.Servers(), n.domain()
 }
 
@@ -159,7 +159,7 @@ func (n *names) resume(records func() ([]pod.Record, error)) {
 	if n.keeper == nil {
 		return
 	}
-	if !n.keeper.Used() {
+	if !n.keeper.HasRun() {
 		if n.retiring { // it ended after newNames
 			n.keeper = nil
 		}
@@ -167,7 +167,7 @@ func (n *names) resume(records func() ([]pod.Record, error)) {
 	}
 	if n.retiring {
 		n.records = records
-		if n.keeper.Moved() || !n.findUsers() {
+		if n.keeper.HasMoved() || !n.findUsers() {
 			n.retire()
 			n.keeper = nil
 			return

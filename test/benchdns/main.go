@@ -91,7 +91,7 @@ func measure(ctx context.Context, rate int, long time.Duration, services int) (e
 	}
 	k := process.New(cfg)
 	k.SetState(stateOf(services, upstream))
-	k.Want()
+	k.Enable()
 	if err := k.Ensure(ctx); err != nil {
 		return err
 	}

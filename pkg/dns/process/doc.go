@@ -6,7 +6,7 @@
 // agent connects to its control socket. An agent of another version takes the sockets over from it,
 // and starts a new process with them: no query is lost.
 //
-// Child runs in the process; Keeper is the agent's side.
+// Child runs in the process; Supervisor is the agent's side.
 //
 // The agent acts only on a process that holds the control socket of its directory, or that its
 // record identifies by process ID, start time and boot.

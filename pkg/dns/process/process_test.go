@@ -89,8 +89,8 @@ func newAgent(t *testing.T) agent {
 	return a
 }
 
-// run makes a Keeper that runs until the returned function is called.
-func (a agent) run(t *testing.T) (k *Keeper, leave func()) {
+// run makes a Supervisor that runs until the returned function is called.
+func (a agent) run(t *testing.T) (k *Supervisor, leave func()) {
 	t.Helper()
 	k = New(a.Config)
 	if err := k.begin(t); err != nil {
@@ -108,12 +108,12 @@ func (a agent) run(t *testing.T) (k *Keeper, leave func()) {
 }
 
 // begin makes the server run, and waits for it.
-func (k *Keeper) begin(t *testing.T) error {
-	k.Want()
+func (k *Supervisor) begin(t *testing.T) error {
+	k.Enable()
 	return k.Ensure(t.Context())
 }
 
-func (k *Keeper) pid() int {
+func (k *Supervisor) pid() int {
 	k.lock()
 	defer k.unlock()
 	if k.child == nil {
@@ -200,7 +200,7 @@ func waitFor(t *testing.T, name string) {
 // The process outlives its agent with its names, and the next agent adopts it.
 //
 // Shows: F1
-func TestKeeper_AgentRestarts_ProcessIsAdopted(t *testing.T) {
+func TestSupervisor_AgentRestarts_ProcessIsAdopted(t *testing.T) {
 	a := newAgent(t)
 	k, leave := a.run(t)
 	wantAnswer(t, "web", unknown) // no Services are known yet
@@ -213,7 +213,7 @@ func TestKeeper_AgentRestarts_ProcessIsAdopted(t *testing.T) {
 		t.Error("an agent that has left still names a server")
 	}
 	wantAnswer(t, "web", found)
-	if !New(a.Config).Used() {
+	if !New(a.Config).HasRun() {
 		t.Error("the next agent does not know that the server was used")
 	}
 
@@ -261,7 +261,7 @@ func upstream(t *testing.T) netip.AddrPort {
 
 // A process that is started before the Services are known, as by runonce, which has no Run, answers
 // other names at once. One that has names keeps them.
-func TestKeeper_ServicesUnknown_OtherNamesAreAnswered(t *testing.T) {
+func TestSupervisor_ServicesUnknown_OtherNamesAreAnswered(t *testing.T) {
 	a := newAgent(t)
 	first := state("web")
 	first.Upstreams = []netip.AddrPort{upstream(t)}
@@ -289,7 +289,7 @@ func TestKeeper_ServicesUnknown_OtherNamesAreAnswered(t *testing.T) {
 }
 
 // letGo closes the connections to the process, as the end of an agent does.
-func (k *Keeper) letGo() {
+func (k *Supervisor) letGo() {
 	k.lock()
 	defer k.unlock()
 	k.release()
@@ -362,7 +362,7 @@ func TestChild_ProtectedAgent_ProcessIsNot(t *testing.T) {
 
 // An agent of another version takes the sockets over: the old process or the new one answers
 // queries all the time.
-func TestKeeper_OtherProgram_NoQueryIsLost(t *testing.T) {
+func TestSupervisor_OtherProgram_NoQueryIsLost(t *testing.T) {
 	a := newAgent(t)
 	k, leave := a.run(t)
 	k.SetState(state("web"))
@@ -445,7 +445,7 @@ func wantGone(t *testing.T, pid int) {
 // agent finds it by its record and kills it.
 //
 // Shows: F1
-func TestKeeper_ProcessKilledOrHangs_AnotherIsStarted(t *testing.T) {
+func TestSupervisor_ProcessKilledOrHangs_AnotherIsStarted(t *testing.T) {
 	a := newAgent(t)
 	k, leave := a.run(t)
 	k.SetState(state("web"))
@@ -471,14 +471,14 @@ func TestKeeper_ProcessKilledOrHangs_AnotherIsStarted(t *testing.T) {
 
 // With another range of Services, the next agent ends the process and removes its address, and
 // another process answers on the new one.
-func TestKeeper_RangeChanged_AddressMoves(t *testing.T) {
+func TestSupervisor_RangeChanged_AddressMoves(t *testing.T) {
 	moved := netip.MustParseAddr("10.98.0.10")
 	a := newAgent(t)
 	k, leave := a.run(t)
 	pid := k.pid()
 	leave()
 	a.Address, a.Range = moved, netip.MustParsePrefix("10.98.0.0/16")
-	if !New(a.Config).Moved() {
+	if !New(a.Config).HasMoved() {
 		t.Error("the next agent does not know that the address has moved")
 	}
 	next, leave := a.run(t)
@@ -503,7 +503,7 @@ func TestKeeper_RangeChanged_AddressMoves(t *testing.T) {
 
 // A process that answers late is not killed, and serves the next request. A process that misses
 // three consecutive answers is killed.
-func TestKeeper_SlowAnswers_OnlyTheThirdInARowEndsIt(t *testing.T) {
+func TestSupervisor_SlowAnswers_OnlyTheThirdInARowEndsIt(t *testing.T) {
 	a := newAgent(t)
 	k := New(a.Config)
 	if err := k.begin(t); err != nil {
@@ -554,9 +554,9 @@ func TestConn_LongRequest_HasMoreTime(t *testing.T) {
 }
 
 // A caller whose context ends does not wait for the agent's own use of the process.
-func TestKeeper_ProcessIsBusy_EnsureEndsWithItsContext(t *testing.T) {
+func TestSupervisor_ProcessIsBusy_EnsureEndsWithItsContext(t *testing.T) {
 	k := New(Config{Log: slog.New(slog.DiscardHandler)})
-	k.Want()
+	k.Enable()
 	k.lock()
 	defer k.unlock()
 	ctx, stop := context.WithCancel(t.Context())
@@ -590,7 +590,7 @@ func TestStop_ProcessRuns_LeavesNothing(t *testing.T) {
 }
 
 // now makes the next attempt due at once.
-func (k *Keeper) now() {
+func (k *Supervisor) now() {
 	k.lock()
 	defer k.unlock()
 	k.retry = time.Time{}
@@ -598,7 +598,7 @@ func (k *Keeper) now() {
 
 // If another program has the port, the failure is logged once, and the server does not run until
 // the port is free.
-func TestKeeper_PortOfOthers_IsReported(t *testing.T) {
+func TestSupervisor_PortOfOthers_IsReported(t *testing.T) {
 	a := newAgent(t)
 	other, err := net.ListenPacket("udp4", "0.0.0.0:53")
 	if err != nil {

@@ -117,8 +117,8 @@ func closeAll(fds []int) {
 // start starts the process with sockets, and connects to it. The process has a session of its own,
 // so that no signal of a terminal reaches it, and none of the agent's environment variables. The
 // record names both the process and old.
-func (k *Keeper) start(ctx context.Context, sockets []int, old *conn) (_ *conn, err error) {
-	control, err := k.listen()
+func (s *Supervisor) start(ctx context.Context, sockets []int, old *conn) (_ *conn, err error) {
+	control, err := s.listen()
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (k *Keeper) start(ctx context.Context, sockets []int, old *conn) (_ *conn, 
 		return nil, err
 	}
 	defer null.Close()
-	log, err := os.OpenFile(k.cfg.LogFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	log, err := os.OpenFile(s.cfg.LogFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (k *Keeper) start(ctx context.Context, sockets []int, old *conn) (_ *conn, 
 	if old != nil {
 		args = append(args, takeOver)
 	}
-	pid, err := syscall.ForkExec(k.cfg.program(), args, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(s.cfg.program(), args, &syscall.ProcAttr{
 		Dir: "/", Env: []string{"PATH=/", "TZ=UTC"}, Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
@@ -164,7 +164,7 @@ func (k *Keeper) start(ctx context.Context, sockets []int, old *conn) (_ *conn, 
 		_ = p.Kill()
 		_, _ = p.Wait()
 	}
-	if err := save(k.cfg, pids...); err != nil {
+	if err := save(s.cfg, pids...); err != nil {
 		discard()
 		return nil, fmt.Errorf("record DNS server: %w", err)
 	}
@@ -172,7 +172,7 @@ func (k *Keeper) start(ctx context.Context, sockets []int, old *conn) (_ *conn, 
 		discard()
 		return nil, fmt.Errorf("start DNS server: it ended at once: %w", err)
 	}
-	c, err := dial(ctx, k.cfg.Dir, startLimit)
+	c, err := dial(ctx, s.cfg.Dir, startLimit)
 	if err == nil {
 		if err = c.identify(); err != nil {
 			c.close()
@@ -180,7 +180,7 @@ func (k *Keeper) start(ctx context.Context, sockets []int, old *conn) (_ *conn, 
 	}
 	if err != nil {
 		discard()
-		return nil, fmt.Errorf("start DNS server: %w; its log is %s", err, k.cfg.LogFile)
+		return nil, fmt.Errorf("start DNS server: %w; its log is %s", err, s.cfg.LogFile)
 	}
 	_ = p.Release()
 	c.limit = callLimit
@@ -188,13 +188,13 @@ func (k *Keeper) start(ctx context.Context, sockets []int, old *conn) (_ *conn, 
 }
 
 // listen creates the control socket. A process with the previous socket keeps its connections.
-func (k *Keeper) listen() (fd int, err error) {
-	dir, err := os.Open(k.cfg.Dir)
+func (s *Supervisor) listen() (fd int, err error) {
+	dir, err := os.Open(s.cfg.Dir)
 	if err != nil {
 		return -1, err
 	}
 	defer dir.Close()
-	if err := os.Remove(filepath.Join(k.cfg.Dir, socketName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(filepath.Join(s.cfg.Dir, socketName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return -1, err
 	}
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

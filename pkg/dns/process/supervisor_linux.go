@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/dns/server"
 )
 
-// Config is the configuration of a Keeper.
+// Config is the configuration of a Supervisor.
 type Config struct {
 	// Dir is the directory of the control socket and of the record. Only its owner may enter it.
 	Dir string
@@ -29,7 +29,7 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Times of a Keeper.
+// Times of a Supervisor.
 const (
 	callLimit  = 3 * time.Second  // for an answer of the process, and more for a long request
 	startLimit = 10 * time.Second // for its start
@@ -39,8 +39,8 @@ const (
 	retryMost  = 30 * time.Second
 )
 
-// Keeper keeps the process running. The process outlives it.
-type Keeper struct {
+// Supervisor keeps the process running. The process outlives it.
+type Supervisor struct {
 	cfg Config
 
 	wanted  atomic.Bool
@@ -58,168 +58,168 @@ type Keeper struct {
 	wait    time.Duration // the wait after the next failure
 }
 
-// New returns a Keeper that does nothing until Want.
-func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, changed: make(chan struct{}, 1), held: make(chan struct{}, 1)}
+// New returns a Supervisor that does nothing until Enable.
+func New(cfg Config) *Supervisor {
+	return &Supervisor{cfg: cfg, changed: make(chan struct{}, 1), held: make(chan struct{}, 1)}
 }
 
 // lock waits until no other goroutine uses the process.
-func (k *Keeper) lock() { k.held <- struct{}{} }
+func (s *Supervisor) lock() { s.held <- struct{}{} }
 
 // unlock releases the lock.
-func (k *Keeper) unlock() {
-	k.serving.Store(k.child != nil)
-	<-k.held
+func (s *Supervisor) unlock() {
+	s.serving.Store(s.child != nil)
+	<-s.held
 }
 
-// Want makes the server run from now on. It does not wait for its start.
-func (k *Keeper) Want() {
-	if !k.wanted.Swap(true) {
-		k.kick()
+// Enable makes the server run from now on. It does not wait for its start.
+func (s *Supervisor) Enable() {
+	if !s.wanted.Swap(true) {
+		s.kick()
 	}
 }
 
-// Ensure waits until the server runs, has failed to start, or ctx ends. It does nothing before Want.
-func (k *Keeper) Ensure(ctx context.Context) error {
-	if !k.wanted.Load() {
+// Ensure waits until the server runs, has failed to start, or ctx ends. It does nothing before Enable.
+func (s *Supervisor) Ensure(ctx context.Context) error {
+	if !s.wanted.Load() {
 		return nil
 	}
 	select {
-	case k.held <- struct{}{}:
+	case s.held <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer k.unlock()
-	return k.ensure(ctx, time.Now())
+	defer s.unlock()
+	return s.ensure(ctx, time.Now())
 }
 
-// Used reports whether an earlier agent of this boot ran the server: running pods may have its
+// HasRun reports whether an earlier agent of this boot ran the server: running pods may have its
 // address in their resolv.conf.
-func (k *Keeper) Used() bool {
-	_, ok := load(k.cfg.Dir)
+func (s *Supervisor) HasRun() bool {
+	_, ok := load(s.cfg.Dir)
 	return ok
 }
 
-// Moved reports whether an earlier agent of this boot ran the server with another address.
-func (k *Keeper) Moved() bool {
-	r, ok := load(k.cfg.Dir)
-	return ok && !slices.Contains(r.Addresses, k.cfg.Address)
+// HasMoved reports whether an earlier agent of this boot ran the server with another address.
+func (s *Supervisor) HasMoved() bool {
+	r, ok := load(s.cfg.Dir)
+	return ok && !slices.Contains(r.Addresses, s.cfg.Address)
 }
 
 // Servers returns the address of the server, or nothing if it does not run. It does not wait.
-func (k *Keeper) Servers() []string {
-	if !k.serving.Load() {
+func (s *Supervisor) Servers() []string {
+	if !s.serving.Load() {
 		return nil
 	}
-	return []string{k.cfg.Address.String()}
+	return []string{s.cfg.Address.String()}
 }
 
 // SetState replaces the state of the server. It does not wait for the process. Until the first
 // call, a process of an earlier agent keeps its state.
-func (k *Keeper) SetState(s server.State) {
-	k.state.Store(&s)
-	k.kick()
+func (s *Supervisor) SetState(to server.State) {
+	s.state.Store(&to)
+	s.kick()
 }
 
 // SetFirst sets the state of a process without names until SetState is called: from its start, the
 // process resolves names outside the cluster. A process of an earlier agent that has names keeps
 // them. It does not wait for the process.
-func (k *Keeper) SetFirst(s server.State) {
-	s.Known, s.Services = false, nil
-	k.first.Store(&s)
-	k.kick()
+func (s *Supervisor) SetFirst(to server.State) {
+	to.Known, to.Services = false, nil
+	s.first.Store(&to)
+	s.kick()
 }
 
 // kick wakes up Run.
-func (k *Keeper) kick() {
+func (s *Supervisor) kick() {
 	select {
-	case k.changed <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
 
 // Counts returns the last reported counters of the process.
-func (k *Keeper) Counts() server.Counts {
-	if c := k.counts.Load(); c != nil {
+func (s *Supervisor) Counts() server.Counts {
+	if c := s.counts.Load(); c != nil {
 		return *c
 	}
 	return server.Counts{}
 }
 
 // Run keeps the process running and its state current until ctx ends. The process then continues.
-func (k *Keeper) Run(ctx context.Context) {
+func (s *Supervisor) Run(ctx context.Context) {
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
 	for {
-		again := k.keep(ctx)
+		again := s.maintain(ctx)
 		var ended <-chan struct{}
-		k.lock()
-		if k.child != nil {
-			ended = k.child.ended
+		s.lock()
+		if s.child != nil {
+			ended = s.child.ended
 		}
-		k.unlock()
+		s.unlock()
 		select {
 		case <-ctx.Done():
-			k.lock()
-			defer k.unlock()
-			k.release()
+			s.lock()
+			defer s.unlock()
+			s.release()
 			return
-		case <-k.changed:
+		case <-s.changed:
 		case <-ended:
 		case <-check.C:
-			k.check()
+			s.check()
 		case <-again:
 		}
 	}
 }
 
-// keep starts the process if it does not run, and sends it the newest state. again receives when it
+// maintain starts the process if it does not run, and sends it the newest state. again receives when it
 // is time for another attempt.
-func (k *Keeper) keep(ctx context.Context) (again <-chan time.Time) {
-	if !k.wanted.Load() {
+func (s *Supervisor) maintain(ctx context.Context) (again <-chan time.Time) {
+	if !s.wanted.Load() {
 		return nil
 	}
-	k.lock()
-	defer k.unlock()
+	s.lock()
+	defer s.unlock()
 	now := time.Now()
-	err := k.ensure(ctx, now)
+	err := s.ensure(ctx, now)
 	if err == nil {
-		if err = k.replace(ctx); err != nil {
-			k.fail()
-			k.failed(now, fmt.Errorf("replace it: %w", err))
-		} else if err = k.send(); err != nil {
-			k.later(now, err) // miss has logged it
+		if err = s.replace(ctx); err != nil {
+			s.fail()
+			s.failed(now, fmt.Errorf("replace it: %w", err))
+		} else if err = s.send(); err != nil {
+			s.later(now, err) // miss has logged it
 		} else {
-			k.wait, k.retry = 0, time.Time{}
+			s.wait, s.retry = 0, time.Time{}
 		}
 	}
 	if err != nil {
-		return time.After(max(k.retry.Sub(now), 0))
+		return time.After(max(s.retry.Sub(now), 0))
 	}
 	return nil
 }
 
 // send sends the newest state. The lock is held.
-func (k *Keeper) send() error {
-	if k.child == nil {
+func (s *Supervisor) send() error {
+	if s.child == nil {
 		return nil
 	}
-	newest := k.state.Load()
+	newest := s.state.Load()
 	switch {
-	case newest == nil && k.child.bare:
-		newest = k.first.Load()
-	case k.child.outdated: // the process that replaces it gets the state
+	case newest == nil && s.child.bare:
+		newest = s.first.Load()
+	case s.child.outdated: // the process that replaces it gets the state
 		return nil
 	}
-	if newest == nil || k.child.sent == newest {
+	if newest == nil || s.child.sent == newest {
 		return nil
 	}
-	if _, err := k.child.call(request{Op: opState, State: newest}); err != nil {
+	if _, err := s.child.call(request{Op: opState, State: newest}); err != nil {
 		err = fmt.Errorf("give it the Services: %w", err)
-		k.miss(err)
+		s.miss(err)
 		return err
 	}
-	k.child.sent = newest
+	s.child.sent = newest
 	return nil
 }
 
@@ -228,179 +228,179 @@ func (k *Keeper) send() error {
 const maxMissed = 3
 
 // miss counts a missing answer, and kills the process after maxMissed of them. The lock is held.
-func (k *Keeper) miss(err error) {
+func (s *Supervisor) miss(err error) {
 	select {
-	case <-k.child.ended: // ensure starts another one
+	case <-s.child.ended: // ensure starts another one
 		return
 	default:
 	}
 	if errors.Is(err, errTooLong) { // the process is not the cause
-		k.report(err)
+		s.report(err)
 		return
 	}
-	k.child.missed++
-	k.cfg.Log.Warn("DNS server does not answer", "pid", k.child.pid, "times", k.child.missed, "error", err)
-	if k.child.missed >= maxMissed {
-		k.cfg.Log.Warn("Killing DNS server, to start it again", "pid", k.child.pid)
-		k.fail()
+	s.child.missed++
+	s.cfg.Log.Warn("DNS server does not answer", "pid", s.child.pid, "times", s.child.missed, "error", err)
+	if s.child.missed >= maxMissed {
+		s.cfg.Log.Warn("Killing DNS server, to start it again", "pid", s.child.pid)
+		s.fail()
 	}
 }
 
 // check asks the process for its status, and adds its address again if another program has removed
 // it.
-func (k *Keeper) check() {
-	k.lock()
-	defer k.unlock()
-	if k.child == nil {
+func (s *Supervisor) check() {
+	s.lock()
+	defer s.unlock()
+	if s.child == nil {
 		return
 	}
-	now, err := k.child.status()
+	now, err := s.child.status()
 	if err != nil {
-		k.miss(err)
+		s.miss(err)
 		return
 	}
-	k.counts.Store(&now.Counts)
-	if err := k.address(); err != nil {
-		k.report(err)
+	s.counts.Store(&now.Counts)
+	if err := s.address(); err != nil {
+		s.report(err)
 	}
 }
 
 // fail kills the process. The lock is held.
-func (k *Keeper) fail() {
-	if k.child != nil {
-		k.child.kill()
-		k.release()
+func (s *Supervisor) fail() {
+	if s.child != nil {
+		s.child.kill()
+		s.release()
 	}
 }
 
 // release closes the connection to the process. The lock is held.
-func (k *Keeper) release() {
-	if k.child != nil {
-		k.child.close()
-		k.child = nil
+func (s *Supervisor) release() {
+	if s.child != nil {
+		s.child.close()
+		s.child = nil
 	}
 }
 
 // ensure starts the process if it does not run. For some time after a failure, it does nothing but
 // return that failure. The lock is held.
-func (k *Keeper) ensure(ctx context.Context, now time.Time) error {
-	if k.child != nil {
+func (s *Supervisor) ensure(ctx context.Context, now time.Time) error {
+	if s.child != nil {
 		select {
-		case <-k.child.ended:
-			k.cfg.Log.Warn("DNS server has ended, starting it again", "pid", k.child.pid, "log", k.cfg.LogFile)
-			k.child.collect()
-			k.release()
+		case <-s.child.ended:
+			s.cfg.Log.Warn("DNS server has ended, starting it again", "pid", s.child.pid, "log", s.cfg.LogFile)
+			s.child.collect()
+			s.release()
 		default:
 			return nil
 		}
 	}
-	if now.Before(k.retry) {
-		return k.failure
+	if now.Before(s.retry) {
+		return s.failure
 	}
-	err := k.open(ctx)
+	err := s.open(ctx)
 	if err == nil {
-		k.wait, k.failure, k.retry = 0, nil, time.Time{}
-		err = k.send()
+		s.wait, s.failure, s.retry = 0, nil, time.Time{}
+		err = s.send()
 	}
 	if err != nil {
-		k.failed(now, err)
+		s.failed(now, err)
 	}
 	return err
 }
 
 // failed reports an error, and delays the next attempt. The lock is held.
-func (k *Keeper) failed(now time.Time, err error) {
-	k.report(err)
-	k.later(now, err)
+func (s *Supervisor) failed(now time.Time, err error) {
+	s.report(err)
+	s.later(now, err)
 }
 
 // later delays the next attempt, and stores the reason. The lock is held.
-func (k *Keeper) later(now time.Time, err error) {
-	k.failure = err
-	k.wait = min(max(2*k.wait, retryFirst), retryMost)
-	k.retry = now.Add(k.wait)
+func (s *Supervisor) later(now time.Time, err error) {
+	s.failure = err
+	s.wait = min(max(2*s.wait, retryFirst), retryMost)
+	s.retry = now.Add(s.wait)
 }
 
 // report logs a failure once. The lock is held.
-func (k *Keeper) report(err error) {
-	if k.failure == nil || k.failure.Error() != err.Error() {
-		k.cfg.Log.Error("Failed to run the DNS server, new pods get the name servers of the node", "error", err)
+func (s *Supervisor) report(err error) {
+	if s.failure == nil || s.failure.Error() != err.Error() {
+		s.cfg.Log.Error("Failed to run the DNS server, new pods get the name servers of the node", "error", err)
 	}
-	k.failure = err
+	s.failure = err
 }
 
 // open adds the address, and adopts or starts the process. The lock is held.
-func (k *Keeper) open(ctx context.Context) error {
+func (s *Supervisor) open(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can run a DNS server for pods")
 	}
-	if err := os.MkdirAll(k.cfg.Dir, 0o700); err != nil {
+	if err := os.MkdirAll(s.cfg.Dir, 0o700); err != nil {
 		return err
 	}
-	if err := os.Chmod(k.cfg.Dir, 0o700); err != nil {
+	if err := os.Chmod(s.cfg.Dir, 0o700); err != nil {
 		return err
 	}
-	if k.Moved() {
-		if err := Stop(k.cfg); err != nil { // the range of Services has changed
+	if s.HasMoved() {
+		if err := Stop(s.cfg); err != nil { // the range of Services has changed
 			return err
 		}
 	}
-	if err := k.address(); err != nil {
+	if err := s.address(); err != nil {
 		return err
 	}
-	old, err := adopt(k.cfg.Dir)
+	old, err := adopt(s.cfg.Dir)
 	if err != nil {
 		return err
 	}
 	if old != nil {
-		k.child, old.outdated, old.bare = old, !old.isProgram(k.cfg.program()), !old.known
-		k.cfg.Log.Info("Adopted DNS server", "pid", old.pid, "address", k.cfg.Address)
+		s.child, old.outdated, old.bare = old, !old.isProgram(s.cfg.program()), !old.known
+		s.cfg.Log.Info("Adopted DNS server", "pid", old.pid, "address", s.cfg.Address)
 		return nil
 	}
-	sockets, err := bind(netip.AddrPortFrom(k.cfg.Address, 53))
+	sockets, err := bind(netip.AddrPortFrom(s.cfg.Address, 53))
 	if err != nil {
 		return err
 	}
 	defer closeAll(sockets)
-	if k.child, err = k.start(ctx, sockets, nil); err != nil {
+	if s.child, err = s.start(ctx, sockets, nil); err != nil {
 		return err
 	}
-	k.child.bare = true
-	k.cfg.Log.Info("Started DNS server", "pid", k.child.pid, "address", k.cfg.Address)
+	s.child.bare = true
+	s.cfg.Log.Info("Started DNS server", "pid", s.child.pid, "address", s.cfg.Address)
 	return nil
 }
 
 // replace replaces a process of another version by a new one. It waits until the agent has a state,
 // because until then only the old process has the names. The new process gets the sockets and the
 // state before the old one stops. The lock is held.
-func (k *Keeper) replace(ctx context.Context) error {
-	old := k.child
-	if old == nil || !old.outdated || k.state.Load() == nil {
+func (s *Supervisor) replace(ctx context.Context) error {
+	old := s.child
+	if old == nil || !old.outdated || s.state.Load() == nil {
 		return nil
 	}
-	k.child = nil
+	s.child = nil
 	defer old.close()
-	sockets, err := old.sockets(k.cfg.Address)
+	sockets, err := old.sockets(s.cfg.Address)
 	if err != nil {
 		old.kill()
 		return fmt.Errorf("take the sockets of the DNS server over: %w", err)
 	}
 	defer closeAll(sockets)
-	next, err := k.start(ctx, sockets, old)
+	next, err := s.start(ctx, sockets, old)
 	if err != nil {
 		old.kill() // its control socket has been replaced
 		return err
 	}
-	k.child = next
-	err = k.send()
+	s.child = next
+	err = s.send()
 	if err == nil {
 		_, err = old.call(request{Op: opStop})
 	}
 	if err != nil || !old.waitEnd(endLimit) {
 		old.kill()
 	}
-	k.cfg.Log.Info("Replaced DNS server", "pid", next.pid, "before", old.pid, "address", k.cfg.Address)
-	return save(k.cfg, next.pid)
+	s.cfg.Log.Info("Replaced DNS server", "pid", next.pid, "before", old.pid, "address", s.cfg.Address)
+	return save(s.cfg, next.pid)
 }
 
 func (c Config) program() string {
@@ -411,26 +411,26 @@ func (c Config) program() string {
 }
 
 // address adds the address of the server to the loopback interface, and records it.
-func (k *Keeper) address() error {
-	had, err := present(k.cfg.Address)
+func (s *Supervisor) address() error {
+	had, err := present(s.cfg.Address)
 	if err != nil {
 		return err
 	}
 	if had.ours {
 		return nil
 	}
-	if err := had.conflict(k.cfg.Address, k.cfg.Range); err != nil {
+	if err := had.conflict(s.cfg.Address, s.cfg.Range); err != nil {
 		return err
 	}
-	if wider := had.wider(k.cfg.Address); wider != "" {
-		k.cfg.Log.Warn("The address of the DNS server hides one of a network that this machine has a route to", "address", k.cfg.Address, "route", wider)
+	if wider := had.wider(s.cfg.Address); wider != "" {
+		s.cfg.Log.Warn("The address of the DNS server hides one of a network that this machine has a route to", "address", s.cfg.Address, "route", wider)
 	}
-	if _, recorded := load(k.cfg.Dir); !recorded {
-		if err := save(k.cfg); err != nil { // before the address is added, so that it is always removed later
+	if _, recorded := load(s.cfg.Dir); !recorded {
+		if err := save(s.cfg); err != nil { // before the address is added, so that it is always removed later
 			return err
 		}
 	}
-	return changeAddress(k.cfg.Address, true)
+	return changeAddress(s.cfg.Address, true)
 }
 
 // Stop stops the process of a directory, and removes its address.
