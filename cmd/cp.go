@@ -95,7 +95,7 @@ func notCopied(err error, most string) error {
 	if large, ok := errors.AsType[*client.TooLargeError](err); ok {
 		return failed(exitFailure, large, "--max-size allows more than "+most)
 	}
-	if refused, ok := errors.AsType[*client.Refused](err); ok {
+	if refused, ok := errors.AsType[*client.RefusedError](err); ok {
 		return failed(exitFailure, errors.New(refused.Message), "cp needs tar in the container")
 	}
 	if local, ok := errors.AsType[*client.LocalError](err); ok {

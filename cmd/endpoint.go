@@ -83,9 +83,9 @@ func (p *program) agent() *client.Client {
 // unanswered returns an error of the client as the end of a command.
 func unanswered(err error) error {
 	var ended *exit
-	absent, gone := errors.AsType[*client.Absent](err)
-	refused, no := errors.AsType[*client.Refused](err)
-	_, lost := errors.AsType[*client.Lost](err)
+	absent, gone := errors.AsType[*client.AbsentError](err)
+	refused, no := errors.AsType[*client.RefusedError](err)
+	_, lost := errors.AsType[*client.LostError](err)
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errors.As(err, &ended):
 		return err

@@ -162,7 +162,7 @@ func (p *program) stream(cmd *cobra.Command, f *streamFlags, name string, run fu
 
 // streamEnd returns the end of the command for the end of a stream.
 func (p *program) streamEnd(err error, it *v1.Pod, container string) error {
-	ended, code := errors.AsType[*client.Exited](err)
+	ended, code := errors.AsType[*client.ExitError](err)
 	switch {
 	case errors.Is(err, errDetached):
 		p.say("\n" + p.err.Notice("detached; "+pod.KeyOf(it).String()+"/"+container+" keeps running"))

@@ -58,7 +58,7 @@ DELETED   default     db     ClusterIP   10.0.0.2     <none>        <none>    <u
 				grid: func(all []v1.Service) ui.Grid { return ui.ServiceGrid(all, ui.Columns{}, time.Time{}) },
 				list: func(context.Context) ([]v1.Service, []error, error) {
 					if asked++; asked > len(answers) {
-						return nil, nil, &client.Absent{Local: true}
+						return nil, nil, &client.AbsentError{Local: true}
 					}
 					return answers[asked-1], c.missing, nil
 				},

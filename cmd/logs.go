@@ -291,7 +291,7 @@ const mostPiece = 64 << 10
 func (p *program) copyLog(ctx context.Context, c *client.Client, f *logFlags, l logOf, out *logWriter) error {
 	body, err := c.Logs(ctx, l.pod.Namespace, l.pod.Name, l.container, f.want)
 	if err != nil {
-		if no, ok := errors.AsType[*client.Refused](err); ok {
+		if no, ok := errors.AsType[*client.RefusedError](err); ok {
 			return failed(exitFailure, fmt.Errorf("%s: %s", pod.KeyOf(l.pod).String()+"/"+l.container, no.Message))
 		}
 		return unanswered(err)

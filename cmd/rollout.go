@@ -86,7 +86,7 @@ func (p *program) change(cmd *cobra.Command, f changeFlags, args []string, verb 
 
 // notChanged returns the end of a command that the agent refused, in kubectl's words.
 func (p *program) notChanged(err error, ref workloadRef, w *ui.Workload) error {
-	refused, is := errors.AsType[*client.Refused](err)
+	refused, is := errors.AsType[*client.RefusedError](err)
 	if !is || refused.Code != http.StatusConflict {
 		return unanswered(err)
 	}

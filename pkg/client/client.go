@@ -106,8 +106,8 @@ func (c *Client) Place() string {
 
 func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) { return c.cfg.Dial(ctx) }
 
-// Absent is the error if no agent answers.
-type Absent struct {
+// AbsentError is the error if no agent answers.
+type AbsentError struct {
 	Place string
 	Local bool
 	// Denied means that the socket exists and belongs to another user.
@@ -115,7 +115,7 @@ type Absent struct {
 	err    error
 }
 
-func (a *Absent) Error() string {
+func (a *AbsentError) Error() string {
 	switch {
 	case a.Denied:
 		return "the agent at " + a.Place + " answers only its own user"
@@ -125,21 +125,21 @@ func (a *Absent) Error() string {
 	return "no agent answers at " + a.Place + ": " + a.err.Error()
 }
 
-func (a *Absent) Unwrap() error { return a.err }
+func (a *AbsentError) Unwrap() error { return a.err }
 
-// Refused is an agent's refusal, with its message.
-type Refused struct {
+// RefusedError is an agent's refusal, with its message.
+type RefusedError struct {
 	Code    int // of HTTP
 	Message string
 	Causes  []string
 	status  bool // it was a Kubernetes Status: the server knows the route
 }
 
-func (r *Refused) Error() string { return r.Message }
+func (r *RefusedError) Error() string { return r.Message }
 
 // IsRefused reports whether err is a refusal with this code.
 func IsRefused(err error, code int) bool {
-	r, ok := errors.AsType[*Refused](err)
+	r, ok := errors.AsType[*RefusedError](err)
 	return ok && r.Code == code
 }
 
@@ -170,7 +170,7 @@ func (c *Client) PostDocument(ctx context.Context, path string, query url.Values
 	return c.decode(ctx, path, body, into)
 }
 
-// Document reads a JSON document. It returns an *Absent if the agent does not begin to
+// Document reads a JSON document. It returns an *AbsentError if the agent does not begin to
 // answer within answerTime.
 func (c *Client) Document(ctx context.Context, path string, query url.Values, into any) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -178,7 +178,7 @@ func (c *Client) Document(ctx context.Context, path string, query url.Values, in
 	late := time.AfterFunc(answerTime, func() { cancel(fmt.Errorf("no answer within %s", answerTime)) })
 	body, err := c.Get(ctx, path, query)
 	if !late.Stop() && err != nil && ctx.Err() != nil {
-		return &Absent{Place: c.Place(), err: context.Cause(ctx)}
+		return &AbsentError{Place: c.Place(), err: context.Cause(ctx)}
 	}
 	if err != nil {
 		return err
@@ -231,7 +231,7 @@ func (c *Client) ask(ctx context.Context, method, path string, query url.Values)
 }
 
 // refusal reads the body of a refusal: a Status, or text.
-func refusal(code int, status string, body []byte) *Refused {
+func refusal(code int, status string, body []byte) *RefusedError {
 	var s metav1.Status
 	if json.Unmarshal(body, &s) == nil && s.Message != "" {
 		return refusedBy(code, s)
@@ -240,11 +240,11 @@ func refusal(code int, status string, body []byte) *Refused {
 	if text == "" || strings.HasPrefix(text, "<") {
 		text = status
 	}
-	return &Refused{Code: code, Message: text}
+	return &RefusedError{Code: code, Message: text}
 }
 
-func refusedBy(code int, s metav1.Status) *Refused {
-	r := &Refused{Code: code, Message: s.Message, status: true}
+func refusedBy(code int, s metav1.Status) *RefusedError {
+	r := &RefusedError{Code: code, Message: s.Message, status: true}
 	if s.Details != nil {
 		for _, cause := range s.Details.Causes {
 			r.Causes = append(r.Causes, cause.Message)
@@ -258,18 +258,18 @@ func (c *Client) absent(err error) error {
 	if why, gone := c.gone(err); gone {
 		return why
 	}
-	return &Absent{Place: c.Place(), err: bare(err)}
+	return &AbsentError{Place: c.Place(), err: bare(err)}
 }
 
 // gone reports whether a connection error means that no agent is there.
-func (c *Client) gone(err error) (*Absent, bool) {
+func (c *Client) gone(err error) (*AbsentError, bool) {
 	for _, gone := range []error{fs.ErrNotExist, syscall.ECONNREFUSED, syscall.ENOTDIR} {
 		if errors.Is(err, gone) {
-			return &Absent{Place: c.Place(), Local: c.Local(), err: bare(err)}, true
+			return &AbsentError{Place: c.Place(), Local: c.Local(), err: bare(err)}, true
 		}
 	}
 	if c.Local() && errors.Is(err, fs.ErrPermission) {
-		return &Absent{Place: c.Place(), Local: true, Denied: true, err: bare(err)}, true
+		return &AbsentError{Place: c.Place(), Local: true, Denied: true, err: bare(err)}, true
 	}
 	return nil, false
 }

@@ -35,7 +35,7 @@ func TestC_1_40_ExecOverTheSocket(t *testing.T) {
 	for _, c := range []*client.Client{agent(t, &node{}), local(t, &node{})} {
 		var out, errOut bytes.Buffer
 		err := c.Exec(t.Context(), "default", "web-n1", "c", []string{"sh", "-c", "cat; echo oops >&2; exit 7"}, client.Streams{Stdin: strings.NewReader(strings.Repeat("x", 1<<20)), Stdout: &out, Stderr: &errOut})
-		var ended *client.Exited
+		var ended *client.ExitError
 		if !errors.As(err, &ended) || ended.Code != 7 {
 			t.Errorf("ended with %v, want code 7", err)
 		}
@@ -46,7 +46,7 @@ func TestC_1_40_ExecOverTheSocket(t *testing.T) {
 			t.Error(err)
 		}
 		err = c.Exec(t.Context(), "default", "missing", "c", []string{"true"}, client.Streams{Stdout: io.Discard})
-		var no *client.Refused
+		var no *client.RefusedError
 		if !errors.As(err, &no) || !strings.HasPrefix(no.Message, "pod ") || !strings.HasSuffix(no.Message, " does not exist") {
 			t.Errorf("of a pod that is not there: %v", err)
 		}
@@ -130,7 +130,7 @@ func TestAnAgentThatIsNotThere(t *testing.T) {
 	run := c.Exec(t.Context(), "default", "web", "c", []string{"true"}, client.Streams{Stdout: io.Discard})
 	ported := c.Forward(t.Context(), "default", "web", []string{"127.0.0.1"}, []string{"0:80"}, io.Discard, io.Discard)
 	for what, err := range map[string]error{"pods": asked, "exec": run} {
-		var absent *client.Absent
+		var absent *client.AbsentError
 		if !errors.As(err, &absent) || !absent.Local || err.Error() != "no agent answers at "+socket {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -163,7 +163,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 	broken := 0
 	for _, err := range c.Lines(t.Context(), "/v1/pods", map[string][]string{"watch": {"true"}, "break": {"1"}}) {
-		var lost *client.Lost
+		var lost *client.LostError
 		if errors.As(err, &lost) {
 			broken++
 		}

@@ -36,7 +36,7 @@ func (e *LocalError) Unwrap() error { return e.err }
 func (k Copier) run(ctx context.Context, in io.Reader, out io.Writer, command ...string) error {
 	var said firstBytes
 	err := k.Client.Exec(ctx, k.Pod.Namespace, k.Pod.Name, k.Container, command, Streams{Stdin: in, Stdout: out, Stderr: &said})
-	if ended, ok := errors.AsType[*Exited](err); ok {
+	if ended, ok := errors.AsType[*ExitError](err); ok {
 		text := strings.TrimSpace(string(said.kept))
 		if text == "" {
 			text = fmt.Sprintf("%s in the container ended with %d", command[0], ended.Code)
@@ -49,7 +49,7 @@ func (k Copier) run(ctx context.Context, in io.Reader, out io.Writer, command ..
 // inContainer is the failure of a command, with its standard error as the message.
 type inContainer struct {
 	text string
-	end  *Exited
+	end  *ExitError
 }
 
 func (e *inContainer) Error() string { return e.text }

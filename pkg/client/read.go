@@ -242,20 +242,20 @@ func (c *Client) Lines(ctx context.Context, path string, query url.Values) iter.
 			}
 		}
 		if err := in.Err(); err != nil && ctx.Err() == nil {
-			yield(nil, &Lost{Place: c.Place(), err: bare(err)})
+			yield(nil, &LostError{Place: c.Place(), err: bare(err)})
 		}
 	}
 }
 
-// Lost is the error of a stream that failed.
-type Lost struct {
+// LostError is the error of a stream that failed.
+type LostError struct {
 	Place string
 	err   error
 }
 
-func (l *Lost) Error() string { return "lost the agent at " + l.Place + ": " + l.err.Error() }
+func (l *LostError) Error() string { return "lost the agent at " + l.Place + ": " + l.err.Error() }
 
-func (l *Lost) Unwrap() error { return l.err }
+func (l *LostError) Unwrap() error { return l.err }
 
 // pollPods reads the pods at an interval, and yields the changes.
 func (c *Client) pollPods(ctx context.Context, before []v1.Pod, every time.Duration) iter.Seq2[Changed[*v1.Pod], error] {
@@ -326,6 +326,6 @@ func differences(seen map[string]string, pods []v1.Pod) iter.Seq[Changed[*v1.Pod
 
 // IsAbsent reports whether err means that no agent answers.
 func IsAbsent(err error) bool {
-	_, ok := errors.AsType[*Absent](err)
+	_, ok := errors.AsType[*AbsentError](err)
 	return ok
 }

@@ -35,12 +35,14 @@ type Streams struct {
 	Resize         <-chan Size
 }
 
-// Exited is the error of a command in a container that ended with a code other than 0.
-type Exited struct{ Code int }
+// ExitError is the error of a command in a container that ended with a code other than 0.
+type ExitError struct{ Code int }
 
-func (e *Exited) Error() string { return fmt.Sprintf("command terminated with exit code %d", e.Code) }
+func (e *ExitError) Error() string {
+	return fmt.Sprintf("command terminated with exit code %d", e.Code)
+}
 
-// Exec runs a command in a container until it ends. It returns *Exited for a code other
+// Exec runs a command in a container until it ends. It returns *ExitError for a code other
 // than 0.
 func (c *Client) Exec(ctx context.Context, namespace, name, container string, command []string, s Streams) error {
 	return c.stream(ctx, "/exec/"+namespace+"/"+name+"/"+container, url.Values{"command": command}, s)
@@ -93,7 +95,7 @@ func (c *Client) streamed(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	if ended, ok := errors.AsType[exec.CodeExitError](err); ok {
-		return &Exited{Code: ended.Code}
+		return &ExitError{Code: ended.Code}
 	}
 	err = cause(err)
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
@@ -102,12 +104,12 @@ func (c *Client) streamed(ctx context.Context, err error) error {
 	if why, gone := c.gone(err); gone {
 		return why
 	}
-	if no, ok := errors.AsType[*Refused](err); ok {
+	if no, ok := errors.AsType[*RefusedError](err); ok {
 		return no
 	}
 	text, refused := strings.CutPrefix(err.Error(), "unable to upgrade connection: ")
 	if refused {
-		return &Refused{Message: strings.TrimSpace(text)}
+		return &RefusedError{Message: strings.TrimSpace(text)}
 	}
 	for again := true; again; { // each server in between adds this prefix
 		text, again = strings.CutPrefix(text, "Internal error occurred: ")
@@ -118,7 +120,7 @@ func (c *Client) streamed(ctx context.Context, err error) error {
 // otherWay reports whether to try SPDY: the server answered and does not support
 // WebSocket. A refusal would be the same with SPDY.
 func otherWay(err error) bool {
-	if no, ok := errors.AsType[*Refused](cause(err)); ok {
+	if no, ok := errors.AsType[*RefusedError](cause(err)); ok {
 		switch no.Code {
 		case http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUpgradeRequired:
 			return true
