@@ -69,9 +69,9 @@ nothing outside TO. It fails if the files together exceed --max-size.`,
 		}
 		k := client.Copier{Client: c, Pod: it, Container: name, NoPreserve: *noPreserve, MaxSize: most.Value(), Note: func(text string) { p.say(p.err.Notice(text)) }}
 		if from.pod == "" {
-			err = k.Up(cmd.Context(), from.path, to.path)
+			err = k.Upload(cmd.Context(), from.path, to.path)
 		} else {
-			err = k.Down(cmd.Context(), from.path, to.path)
+			err = k.Download(cmd.Context(), from.path, to.path)
 		}
 		return notCopied(err, most.String())
 	}

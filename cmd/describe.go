@@ -136,11 +136,11 @@ func (p *program) describePods(cmd *cobra.Command, c *client.Client, namespace, 
 			return err
 		}
 	} else {
-		pick, err := client.NewPick(namespace, selector, "", nil)
+		pick, err := client.NewPodSelector(namespace, selector, "", nil)
 		if err != nil {
 			return usage(cmd, err)
 		}
-		some, _ := pick.Of(all)
+		some, _ := pick.Select(all)
 		for i := range some {
 			pods = append(pods, &some[i])
 		}

@@ -57,7 +57,7 @@ Pulling:45%, or Pulling:12s where the runtime reports no progress.`,
 }
 
 func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error {
-	pick, err := client.NewPick(*f.namespace, f.selector, f.fields, names)
+	pick, err := client.NewPodSelector(*f.namespace, f.selector, f.fields, names)
 	if err != nil {
 		return usage(cmd, err)
 	}
@@ -72,7 +72,7 @@ func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error 
 	if err != nil {
 		return err
 	}
-	pods, missing := pick.Of(pods)
+	pods, missing := pick.Select(pods)
 	if f.sortBy != "" {
 		if err := ui.Sort(pods, f.sortBy); err != nil {
 			return failed(exitFailure, err)
@@ -129,7 +129,7 @@ func (p *program) pods(ctx context.Context, c *client.Client) ([]v1.Pod, error) 
 }
 
 // watchPods prints pods as they are, then each change.
-func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, pick client.Pick) error {
+func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, pick client.PodSelector) error {
 	ctx, stop := untilClosed(ctx, p.out.file)
 	defer stop()
 	flow := p.out.Flow(f.columns)
@@ -138,7 +138,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 		return unanswered(err)
 	}
 	known := client.NewKnown(there)
-	first, _ := pick.Of(there)
+	first, _ := pick.Select(there)
 	if !f.watchOnly {
 		if err := p.printChanges(f, flow, first, "ADDED"); err != nil {
 			return err
@@ -153,7 +153,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 			return unanswered(err)
 		}
 		followed = true
-		if ok, _ := pick.Takes(change.Object); !ok || !known.IsNew(change) {
+		if ok, _ := pick.Matches(change.Object); !ok || !known.IsNew(change) {
 			continue
 		}
 		if err := p.printChanges(f, flow, []v1.Pod{*change.Object}, change.Type); err != nil {

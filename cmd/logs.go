@@ -203,11 +203,11 @@ func (p *program) logsOf(ctx context.Context, c *client.Client, f *logFlags, arg
 		}
 		pods = append(pods, one)
 	} else {
-		pick, err := client.NewPick(*f.namespace, f.selector, "", nil)
+		pick, err := client.NewPodSelector(*f.namespace, f.selector, "", nil)
 		if err != nil {
 			return nil, failed(exitUsage, err)
 		}
-		some, _ := pick.Of(all)
+		some, _ := pick.Select(all)
 		for i := range some {
 			pods = append(pods, &some[i])
 		}

@@ -101,7 +101,7 @@ func usedTwice(ctx context.Context, c *client.Client) (before, now *stats.Summar
 }
 
 func (p *program) topPods(cmd *cobra.Command, f topFlags, names []string) error {
-	pick, err := client.NewPick(*f.namespace, f.selector, "", names)
+	pick, err := client.NewPodSelector(*f.namespace, f.selector, "", names)
 	if err != nil {
 		return usage(cmd, err)
 	}
@@ -113,7 +113,7 @@ func (p *program) topPods(cmd *cobra.Command, f topFlags, names []string) error 
 	if err != nil {
 		return unanswered(err)
 	}
-	pods, missing := pick.Of(all)
+	pods, missing := pick.Select(all)
 	for _, name := range missing {
 		return failed(exitFailure, errors.New("pod "+name+" not found"))
 	}

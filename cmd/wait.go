@@ -108,7 +108,7 @@ func (p *program) wait(cmd *cobra.Command, f *waitFlags, names []string) error {
 		left, err := p.waitWorkloads(ctx, c, g, *f.namespace, refs)
 		return p.waitEnd(err, left)
 	}
-	pick, err := client.NewPick(*f.namespace, f.selector, "", names)
+	pick, err := client.NewPodSelector(*f.namespace, f.selector, "", names)
 	if err != nil {
 		return usage(cmd, err)
 	}
@@ -137,7 +137,7 @@ func (p *program) waitFiles(ctx context.Context, c *client.Client, g goal) error
 		return failed(worst(code, exitFailure), errors.New("no pod and no workload in the manifests of -f"))
 	}
 	if len(names) > 0 {
-		pick, err := client.NewPick("", "", "", names)
+		pick, err := client.NewPodSelector("", "", "", names)
 		if err != nil {
 			return failed(exitFailure, err)
 		}
@@ -238,7 +238,7 @@ func (g goal) podMet(it *v1.Pod) bool {
 
 // waitPods waits for pods, and prints each that reaches the goal. left are those that have
 // not.
-func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k client.Pick) (left []string, err error) {
+func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k client.PodSelector) (left []string, err error) {
 	all, err := c.Pods(ctx)
 	for client.IsRefused(err, http.StatusServiceUnavailable) && ctx.Err() == nil { // the agent has just started, or is stopping
 		select {
@@ -302,7 +302,7 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k clie
 type waiting struct {
 	p    *program
 	goal goal
-	pick client.Pick
+	pick client.PodSelector
 	open map[string]string // the user's name of a pod, by UID (for create by name)
 }
 
@@ -318,7 +318,7 @@ func (w *waiting) left() (names []string) {
 func (w *waiting) look(it *v1.Pod, gone bool) error {
 	key := string(it.UID)
 	if w.goal.kind == "create" {
-		ok, i := w.pick.Takes(it)
+		ok, i := w.pick.Matches(it)
 		if !ok || gone {
 			return nil
 		}

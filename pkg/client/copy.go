@@ -63,8 +63,8 @@ func (f *firstBytes) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Up copies to the container.
-func (k Copier) Up(ctx context.Context, from, to string) error {
+// Upload copies to the container.
+func (k Copier) Upload(ctx context.Context, from, to string) error {
 	info, err := os.Lstat(from)
 	if err == nil && info.Mode()&os.ModeSymlink != 0 { // follow a link that is named itself
 		if from, err = filepath.EvalSymlinks(from); err == nil {
@@ -102,8 +102,8 @@ func (k Copier) Up(ctx context.Context, from, to string) error {
 	return err
 }
 
-// Down copies from the container.
-func (k Copier) Down(ctx context.Context, from, to string) error {
+// Download copies from the container.
+func (k Copier) Download(ctx context.Context, from, to string) error {
 	dir, base := path.Split(path.Clean(from))
 	if base == "" || base == "." || base == ".." {
 		dir, base = path.Clean(from), "."

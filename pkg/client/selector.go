@@ -52,8 +52,8 @@ func (c Name) Find(all []v1.Pod) []*v1.Pod {
 	return suffixed
 }
 
-// Pick selects pods.
-type Pick struct {
+// PodSelector selects pods.
+type PodSelector struct {
 	Given  []string // the names as the user wrote them
 	names  []Name
 	space  string
@@ -61,8 +61,8 @@ type Pick struct {
 	fields fields.Selector
 }
 
-// NewPick returns the Pick of a namespace ("" for all), selectors, and names.
-func NewPick(namespace, selector, fieldSelector string, names []string) (k Pick, err error) {
+// NewPodSelector returns the PodSelector of a namespace ("" for all), selectors, and names.
+func NewPodSelector(namespace, selector, fieldSelector string, names []string) (k PodSelector, err error) {
 	k.space, k.Given = namespace, names
 	if k.labels, err = labels.Parse(selector); err != nil {
 		return k, errors.New("--selector: " + err.Error())
@@ -80,11 +80,11 @@ func NewPick(namespace, selector, fieldSelector string, names []string) (k Pick,
 		return k, errors.New("either names or a selector")
 	}
 	for _, n := range names {
-		who, err := ParseName(n, namespace)
+		want, err := ParseName(n, namespace)
 		if err != nil {
 			return k, err
 		}
-		k.names = append(k.names, who)
+		k.names = append(k.names, want)
 	}
 	return k, nil
 }
@@ -97,24 +97,24 @@ func podFields(p *v1.Pod) fields.Set {
 	}
 }
 
-// Takes reports whether k selects a pod, and by which of the names.
-func (k Pick) Takes(p *v1.Pod) (ok bool, name int) {
+// Matches reports whether k selects a pod, and by which of the names.
+func (k PodSelector) Matches(p *v1.Pod) (ok bool, name int) {
 	if k.space != "" && p.Namespace != k.space || !k.labels.Matches(labels.Set(p.Labels)) || !k.fields.Matches(podFields(p)) {
 		return false, 0
 	}
-	for i, who := range k.names {
-		if (who.Namespace == "" || who.Namespace == p.Namespace) && (p.Name == who.Name || p.Name == who.Name+"-"+strings.ToLower(p.Spec.NodeName)) {
+	for i, want := range k.names {
+		if (want.Namespace == "" || want.Namespace == p.Namespace) && (p.Name == want.Name || p.Name == want.Name+"-"+strings.ToLower(p.Spec.NodeName)) {
 			return true, i
 		}
 	}
 	return len(k.names) == 0, 0
 }
 
-// Of returns the selected pods, and the names without a pod.
-func (k Pick) Of(all []v1.Pod) (pods []v1.Pod, missing []string) {
+// Select returns the selected pods, and the names without a pod.
+func (k PodSelector) Select(all []v1.Pod) (pods []v1.Pod, missing []string) {
 	found := make([]bool, len(k.names))
 	for i := range all {
-		ok, name := k.Takes(&all[i])
+		ok, name := k.Matches(&all[i])
 		if !ok {
 			continue
 		}
