@@ -131,7 +131,7 @@ func (p *program) describeServices(cmd *cobra.Command, c *client.Client, namespa
 	}
 	var parts []string
 	for _, it := range items {
-		h := ui.Happened{Wanted: events}
+		h := ui.ObjectEvents{Show: events}
 		if events {
 			h.Events, err = eventsAbout(cmd.Context(), c, "Service", it.Service.Namespace, it.Service.Name, "")
 			h.Known = err == nil

@@ -16,11 +16,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Happened are the events of the described object. Known is false if the events could not
-// be read; Wanted is false if the user did not ask for them.
-type Happened struct {
-	Events        []v1.Event
-	Known, Wanted bool
+// ObjectEvents are the events of the described object.
+type ObjectEvents struct {
+	Events []v1.Event
+	Known  bool // the events could be read
+	Show   bool // the user asks for them
 }
 
 // sheet is the output of describe: names and values in columns, each level indented by two cells.
@@ -98,9 +98,9 @@ func resources(m v1.ResourceList) (all [][2]string) {
 func longTime(t metav1.Time) string { return t.Format(time.RFC1123Z) }
 
 // events writes the events, as kubectl does.
-func (s *sheet) events(h Happened, now time.Time) {
+func (s *sheet) events(h ObjectEvents, now time.Time) {
 	switch {
-	case !h.Wanted:
+	case !h.Show:
 		return
 	case !h.Known:
 		s.row(0, "Events:", "<unknown>")
@@ -126,7 +126,7 @@ func (s *sheet) events(h Happened, now time.Time) {
 }
 
 // DescribeNode returns a node as kubectl describe does, with the pods it has.
-func DescribeNode(n *v1.Node, pods []v1.Pod, h Happened, now time.Time) string {
+func DescribeNode(n *v1.Node, pods []v1.Pod, h ObjectEvents, now time.Time) string {
 	s := newSheet()
 	s.row(0, "Name:", n.Name)
 	s.list(0, "Roles:", slices.DeleteFunc([]string{roles(*n)}, func(r string) bool { return r == "" }))

@@ -14,7 +14,7 @@ import (
 )
 
 // DescribePod returns a pod as kubectl describe does.
-func DescribePod(p *v1.Pod, h Happened, now time.Time) string {
+func DescribePod(p *v1.Pod, h ObjectEvents, now time.Time) string {
 	s := newSheet()
 	s.row(0, "Name:", p.Name)
 	s.row(0, "Namespace:", p.Namespace)

@@ -15,7 +15,7 @@ import (
 
 // DescribeWorkload returns a workload as kubectl describe does, with its source and its
 // overrides. pods are those of the workload; sets are the ReplicaSets of a Deployment.
-func DescribeWorkload(w *Workload, pods []*v1.Pod, sets []Workload, h Happened, now time.Time) string {
+func DescribeWorkload(w *Workload, pods []*v1.Pod, sets []Workload, h ObjectEvents, now time.Time) string {
 	s := newSheet()
 	o := w.Object
 	s.row(0, "Name:", o.GetName())

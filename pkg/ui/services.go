@@ -108,7 +108,7 @@ func servicePorts(ports []v1.ServicePort) string {
 }
 
 // DescribeService returns a Service as kubectl describe does.
-func DescribeService(it ServiceItem, h Happened, now time.Time) string {
+func DescribeService(it ServiceItem, h ObjectEvents, now time.Time) string {
 	s, sh := &it.Service, newSheet()
 	sh.row(0, "Name:", s.Name)
 	sh.row(0, "Namespace:", s.Namespace)
