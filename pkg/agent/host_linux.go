@@ -137,7 +137,7 @@ func ForeignCgroup(cfg config.Config, systemd bool) string {
 		Driver: func(context.Context) (bool, error) { return systemd, nil },
 	})
 	if foreign, ok := errors.AsType[*cgroup.ForeignError](groups.Foreign()); ok {
-		return foreign.What()
+		return foreign.Conflict()
 	}
 	return ""
 }

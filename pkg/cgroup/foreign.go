@@ -13,15 +13,15 @@ type ForeignError struct {
 func (e *ForeignError) Error() string {
 	switch {
 	case e.Theirs:
-		return e.What() + ": set another cgroup for this one, for example --cgroup-root /nodectl"
+		return e.Conflict() + ": set another cgroup for this one, for example --cgroup-root /nodectl"
 	case e.Pod:
-		return e.What() + ": stop the program that made it and remove it"
+		return e.Conflict() + ": stop the program that made it and remove it"
 	}
-	return e.What() + ": set another cgroup for nodectl, for example --cgroup-root /nodectl, or stop the kubelet and remove this one"
+	return e.Conflict() + ": set another cgroup for nodectl, for example --cgroup-root /nodectl, or stop the kubelet and remove this one"
 }
 
-// What returns the text of the error without the remedy.
-func (e *ForeignError) What() string {
+// Conflict returns the text of the error without the remedy.
+func (e *ForeignError) Conflict() string {
 	switch {
 	case e.Theirs:
 		return fmt.Sprintf("cgroup %s belongs to another nodectl", e.Dir)
