@@ -115,13 +115,13 @@ func kernelChecks() []check {
 			return one(f.UserNS == 0, "the kernel allows no user namespaces: pods with hostUsers: false do not start")
 		}},
 		{"ND043", "Kernel settings differ from a kubelet's", Warns, "set them in /etc/sysctl.d", func(f Facts) []string {
-			if f.Where.Protect {
+			if f.Agent.Protect {
 				return nil
 			}
 			return one(len(f.defaults()) > 0, "the kubelet would set "+strings.Join(f.defaults(), ", ")+"; nodectl changes no kernel setting")
 		}},
 		{"ND044", "Kernel settings keep nodectl serve from starting", Blocks, "set them in /etc/sysctl.d, or remove --protect-kernel-defaults", func(f Facts) []string {
-			return one(f.Where.Protect && len(f.defaults()) > 0, "--protect-kernel-defaults requires "+strings.Join(f.defaults(), ", "))
+			return one(f.Agent.Protect && len(f.defaults()) > 0, "--protect-kernel-defaults requires "+strings.Join(f.defaults(), ", "))
 		}},
 		{"ND045", "The limits of inotify are low", Warns, "run sysctl fs.inotify.max_user_instances=512 fs.inotify.max_user_watches=524288", func(f Facts) []string {
 			return slices.Concat(f.least("fs.inotify.max_user_instances", 128), f.least("fs.inotify.max_user_watches", 65536))
@@ -171,7 +171,7 @@ func leftoverChecks() []check {
 			return one(f.LeftPods > 0 && len(f.Kubelets) == 0, fmt.Sprintf("/var/lib/kubelet/pods has directories of %d pods, and no kubelet is running", f.LeftPods))
 		}},
 		{"ND082", "The root directory belongs to a kubelet", Blocks, "give nodectl its own directory with --root-dir; the default is /var/lib/nodectl", func(f Facts) []string {
-			return one(f.RootOf != "", f.Where.RootDir+" belongs to a kubelet: it contains "+f.RootOf)
+			return one(f.RootOf != "", f.Agent.RootDir+" belongs to a kubelet: it contains "+f.RootOf)
 		}},
 	}
 }

@@ -13,7 +13,7 @@ func fileChecks() []check {
 	return []check{
 		{"ND030", "Other users can write a manifest", Blocks, "run chown root and chmod go-w on it: a user who can write a manifest can become root on this machine. --insecure-manifest-permissions makes nodectl read it anyway", func(f Facts) []string {
 			return f.files(Manifest, func(x File) string {
-				if f.Where.Permissive {
+				if f.Agent.Permissive {
 					return ""
 				}
 				return x.exposed(f.UID, 0o022, "written")
@@ -123,7 +123,7 @@ func resourceChecks() []check {
 			return f.short("inodesFree", "inodes", func(d Disk) (uint64, uint64) { return d.InodesFree, d.Inodes })
 		}},
 		{"ND052", "Free memory is below the eviction threshold", Warns, "stop processes, or lower --eviction-hard: below the threshold the node reports MemoryPressure, and the agent evicts pods", func(f Facts) (all []string) {
-			for _, t := range f.Where.Thresholds {
+			for _, t := range f.Agent.Thresholds {
 				if t.Signal == pod.SignalMemory && f.MemorySize > 0 && below(t, f.MemoryFree, f.MemorySize) {
 					all = append(all, fmt.Sprintf("%d MiB of memory are free, less than %s", f.MemoryFree>>20, limit(t)))
 				}
@@ -131,10 +131,10 @@ func resourceChecks() []check {
 			return all
 		}},
 		{"ND053", "Swap is on", Warns, "run swapoff -a: swap slows down the memory that pods requested, and may write secrets to a disk", func(f Facts) []string {
-			return one(len(f.Swap) > 0 && !f.Where.FailSwapOn, "swap is on: "+strings.Join(f.Swap, ", "))
+			return one(len(f.Swap) > 0 && !f.Agent.FailSwapOn, "swap is on: "+strings.Join(f.Swap, ", "))
 		}},
 		{"ND054", "Swap keeps nodectl serve from starting", Blocks, "run swapoff -a and remove swap from /etc/fstab, or set --fail-swap-on=false", func(f Facts) []string {
-			return one(len(f.Swap) > 0 && f.Where.FailSwapOn, "--fail-swap-on is set, and swap is on: "+strings.Join(f.Swap, ", "))
+			return one(len(f.Swap) > 0 && f.Agent.FailSwapOn, "--fail-swap-on is set, and swap is on: "+strings.Join(f.Swap, ", "))
 		}},
 	}
 }
@@ -142,7 +142,7 @@ func resourceChecks() []check {
 // short returns the disks with less free than their threshold.
 func (f Facts) short(of, unit string, left func(Disk) (free, size uint64)) (all []string) {
 	for _, d := range f.Disks {
-		for _, t := range f.Where.Thresholds {
+		for _, t := range f.Agent.Thresholds {
 			free, size := left(d)
 			if t.Signal == d.What+"."+of && size > 0 && below(t, free, size) {
 				all = append(all, fmt.Sprintf("%s (%s) has %d of %d %s free, less than %s", d.Path, d.What, free, size, unit, limit(t)))
@@ -219,15 +219,15 @@ func networkChecks() []check {
 			return nil
 		}},
 		{"ND066", "The node's name is localhost", Warns, "run hostnamectl set-hostname, or set --node-name", func(f Facts) []string {
-			bare, _, _ := strings.Cut(f.Where.NodeName, ".")
-			return one(bare == "localhost", "the node's name is "+f.Where.NodeName+", which does not tell machines apart")
+			bare, _, _ := strings.Cut(f.Agent.NodeName, ".")
+			return one(bare == "localhost", "the node's name is "+f.Agent.NodeName+", which does not tell machines apart")
 		}},
 		{"ND067", "The machine has no IP address", Warns, "configure a network interface, or set --node-ip", func(f Facts) []string {
 			return one(f.Addresses == 0, "this machine has no IP address except loopback")
 		}},
 		{"ND068", "Credentials for the API server are missing", Blocks, "run 'kubeadm join', which writes the kubeconfig, or set --bootstrap-kubeconfig", func(f Facts) []string {
 			for _, x := range f.Files {
-				if x.What == kubeconfigFile && !x.Exists && f.Where.Bootstrap == "" {
+				if x.What == kubeconfigFile && !x.Exists && f.Agent.Bootstrap == "" {
 					return []string{x.Path + " does not exist, and --bootstrap-kubeconfig is not set"}
 				}
 			}

@@ -27,7 +27,7 @@ func sound(t *testing.T) Facts {
 		t.Fatal(err)
 	}
 	return Facts{
-		Where: Where{NodeName: "n1", RootDir: "/var/lib/nodectl", ResolvConf: "/etc/resolv.conf", Thresholds: thresholds, Port: 10250},
+		Agent: AgentConfig{NodeName: "n1", RootDir: "/var/lib/nodectl", ResolvConf: "/etc/resolv.conf", Thresholds: thresholds, Port: 10250},
 		Now:   now, Caps: 1<<41 - 1, Systemd: true, Descriptors: 65536, Runc: "1.5.1",
 		Cgroup:      Cgroup{"v2", []string{"cpuset", "cpu", "io", "memory", "hugetlb", "pids"}, true, ""},
 		Runtime:     Runtime{Endpoint: "unix:///run/containerd/containerd.sock", Name: "containerd", Version: "v2.4.2", Ready: true, Network: true, Systemd: true, Driver: true},
@@ -92,7 +92,7 @@ var faults = []struct {
 	{"ND041", "seccomp", func(f *Facts) { f.Seccomp = false }},
 	{"ND042", "user namespaces", func(f *Facts) { f.UserNS = 0 }},
 	{"ND043", "kernel.panic=10 (it is 0)", func(f *Facts) { f.Sysctls["kernel.panic"] = "0" }},
-	{"ND044", "kernel.panic=10 (it is 0)", func(f *Facts) { f.Sysctls["kernel.panic"], f.Where.Protect = "0", true }},
+	{"ND044", "kernel.panic=10 (it is 0)", func(f *Facts) { f.Sysctls["kernel.panic"], f.Agent.Protect = "0", true }},
 	{"ND045", "max_user_instances is 8", func(f *Facts) { f.Sysctls["fs.inotify.max_user_instances"] = "8" }},
 	{"ND046", "pid_max is 4096", func(f *Facts) { f.Sysctls["kernel.pid_max"] = "4096" }},
 	{"ND047", "clock", func(f *Facts) { f.Clock.Synced = false }},
@@ -101,7 +101,7 @@ var faults = []struct {
 	{"ND051", "4 of 100 inodes", func(f *Facts) { f.Disks[0].InodesFree = 4 }},
 	{"ND052", "99 MiB", func(f *Facts) { f.MemoryFree = 99 << 20 }},
 	{"ND053", "/dev/sda2", func(f *Facts) { f.Swap = []string{"/dev/sda2"} }},
-	{"ND054", "/dev/sda2", func(f *Facts) { f.Swap, f.Where.FailSwapOn = []string{"/dev/sda2"}, true }},
+	{"ND054", "/dev/sda2", func(f *Facts) { f.Swap, f.Agent.FailSwapOn = []string{"/dev/sda2"}, true }},
 	{"ND060", "port 10250 (--port) is in use by kubelet (process 7)", func(f *Facts) { f.Ports = []Port{{10250, "--port", "kubelet (process 7)", false}} }},
 	{"ND061", "ip_forward", func(f *Facts) { f.Sysctls["net.ipv4.ip_forward"] = "0" }},
 	{"ND062", "br_netfilter is not loaded", func(f *Facts) { f.Bridge = false }},
@@ -111,7 +111,7 @@ var faults = []struct {
 	{"ND065", "no DNS server", func(f *Facts) { f.Resolver.Servers = nil }},
 	{"ND065", "4 DNS servers", func(f *Facts) { f.Resolver.Servers = []string{"a", "b", "c", "d"} }},
 	{"ND065", "no such file", func(f *Facts) { f.Resolver = Resolver{Path: "/r", Err: "no such file"} }},
-	{"ND066", "localhost", func(f *Facts) { f.Where.NodeName = "localhost.localdomain" }},
+	{"ND066", "localhost", func(f *Facts) { f.Agent.NodeName = "localhost.localdomain" }},
 	{"ND067", "loopback", func(f *Facts) { f.Addresses = 0 }},
 	{"ND068", "kubelet.conf", func(f *Facts) { f.Files[1].Exists = false }},
 	{"ND069", "nf_tables", func(f *Facts) { f.NoNFTables = true }},
@@ -207,8 +207,8 @@ func TestD3_EveryCheckOfTheBenchmark(t *testing.T) {
 	t.Parallel()
 	node := func() Facts {
 		f := sound(t)
-		f.Where.Kubeconfig, f.Where.ClientCA, f.Where.ServerCert = "/etc/kubernetes/kubelet.conf", "/etc/kubernetes/pki/ca.crt", ""
-		f.Where.Settings = Settings{Cluster: true, RotateCertificates: true, RotateServer: true, ServerPort: 10250, IdleTimeout: time.Minute, EventQPS: 50, PodPidsLimit: 100, MinTLS: "VersionTLS13"}
+		f.Agent.Kubeconfig, f.Agent.ClientCA, f.Agent.ServerCert = "/etc/kubernetes/kubelet.conf", "/etc/kubernetes/pki/ca.crt", ""
+		f.Agent.Settings = Settings{Cluster: true, RotateCertificates: true, RotateServer: true, ServerPort: 10250, IdleTimeout: time.Minute, EventQPS: 50, PodPidsLimit: 100, MinTLS: "VersionTLS13"}
 		f.Files[2].Mode = 0o600
 		for _, what := range []string{unitFile, proxyFile, "configuration"} {
 			f.Files = append(f.Files, File{Path: "/" + what, What: what, Exists: true, Mode: 0o600})
@@ -230,10 +230,10 @@ func TestD3_EveryCheckOfTheBenchmark(t *testing.T) {
 		"4.1.5": func(f *Facts) { f.Files[1].Mode = 0o640 }, "4.1.6": func(f *Facts) { f.Files[1].UID = 5 },
 		"4.1.7": func(f *Facts) { f.Files[2].Mode = 0o644 }, "4.1.8": func(f *Facts) { f.Files[2].UID = 5 },
 		"4.1.9": func(f *Facts) { f.Files[5].Mode = 0o644 }, "4.1.10": func(f *Facts) { f.Files[5].UID = 5 },
-		"4.2.3": func(f *Facts) { f.Where.ClientCA = "" }, "4.2.5": func(f *Facts) { f.Where.Settings.IdleTimeout = 0 },
-		"4.2.7": func(f *Facts) { f.Where.Settings.NodeNameGiven = true }, "4.2.8": func(f *Facts) { f.Where.Settings.EventQPS = -1 },
-		"4.2.9": func(f *Facts) { f.Where.Settings.RotateServer = false }, "4.2.10": func(f *Facts) { f.Where.Settings.RotateCertificates = false },
-		"4.2.11": func(f *Facts) { f.Where.Settings.RotateServer = false }, "4.2.13": func(f *Facts) { f.Where.Settings.PodPidsLimit = -1 },
+		"4.2.3": func(f *Facts) { f.Agent.ClientCA = "" }, "4.2.5": func(f *Facts) { f.Agent.Settings.IdleTimeout = 0 },
+		"4.2.7": func(f *Facts) { f.Agent.Settings.NodeNameGiven = true }, "4.2.8": func(f *Facts) { f.Agent.Settings.EventQPS = -1 },
+		"4.2.9": func(f *Facts) { f.Agent.Settings.RotateServer = false }, "4.2.10": func(f *Facts) { f.Agent.Settings.RotateCertificates = false },
+		"4.2.11": func(f *Facts) { f.Agent.Settings.RotateServer = false }, "4.2.13": func(f *Facts) { f.Agent.Settings.PodPidsLimit = -1 },
 	} {
 		f := node()
 		seed(&f)
@@ -242,7 +242,7 @@ func TestD3_EveryCheckOfTheBenchmark(t *testing.T) {
 			t.Errorf("%s: %+v, want it to fail", id, r)
 		}
 	}
-	bare := CIS(Facts{Where: Where{Settings: Settings{IdleTimeout: 1, PodPidsLimit: 1, RotateCertificates: true}}})
+	bare := CIS(Facts{Agent: AgentConfig{Settings: Settings{IdleTimeout: 1, PodPidsLimit: 1, RotateCertificates: true}}})
 	for _, r := range bare {
 		if want := map[bool]string{true: NotHere, false: Pass}[strings.HasPrefix(r.ID, "4.1.")]; r.Status != want {
 			t.Errorf("without a cluster: %+v, want %s", r, want)

@@ -8,9 +8,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Where has the settings of the agent that is to run here: Look reads the files and directories
+// AgentConfig has the settings of the agent that is to run here: Look reads the files and directories
 // that they name.
-type Where struct {
+type AgentConfig struct {
 	Root string // prefix of every path that is read; "" except in tests
 
 	NodeName    string
@@ -70,7 +70,7 @@ func KubeletState(root string, exists func(path string) bool) string {
 
 // Facts are the results of Look, and of the calls to the runtime.
 type Facts struct {
-	Where   Where
+	Agent   AgentConfig
 	Now     time.Time
 	UID     int
 	Caps    uint64 // effective capabilities

@@ -9,7 +9,7 @@ import (
 )
 
 // files reads the files that the agent reads or keeps, and its certificates.
-func (l looker) files(w Where) (all []File, certs []Certificate) {
+func (l looker) files(w AgentConfig) (all []File, certs []Certificate) {
 	add := func(path, what string, role Role) {
 		if path != "" {
 			all = append(all, l.file(path, what, role))

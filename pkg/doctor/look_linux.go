@@ -21,9 +21,9 @@ import (
 
 // Look reads the machine. It leaves out unreadable facts, or records the failure as a fact. The
 // caller asks the runtime.
-func Look(ctx context.Context, w Where, now time.Time) Facts {
+func Look(ctx context.Context, w AgentConfig, now time.Time) Facts {
 	l := looker{w.Root}
-	f := Facts{Where: w, Now: now, UID: os.Geteuid()}
+	f := Facts{Agent: w, Now: now, UID: os.Geteuid()}
 	f.Caps = l.capabilities()
 	f.OOM, _ = strconv.Atoi(l.text("/proc/self/oom_score_adj"))
 	f.Systemd = l.exists("/run/systemd/system")

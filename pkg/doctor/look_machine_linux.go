@@ -142,7 +142,7 @@ func (l looker) network(f *Facts) {
 			}
 		}
 	}
-	if p := f.Where.ResolvConf; p != "" {
+	if p := f.Agent.ResolvConf; p != "" {
 		f.Resolver.Path = p
 		data, err := l.read(p)
 		if err != nil {
@@ -153,7 +153,7 @@ func (l looker) network(f *Facts) {
 	for _, p := range []struct {
 		what string
 		port int
-	}{{"--port", f.Where.Port}, {"--healthz-port", f.Where.HealthzPort}} {
+	}{{"--port", f.Agent.Port}, {"--healthz-port", f.Agent.HealthzPort}} {
 		if by, own, taken := l.listener(p.port); taken {
 			f.Ports = append(f.Ports, Port{p.port, p.what, by, own})
 		}
@@ -216,7 +216,7 @@ func (l looker) resources(f *Facts) {
 			f.Swap = append(f.Swap, device)
 		}
 	}
-	for _, d := range [][2]string{{"nodefs", f.Where.RootDir}, {"imagefs", "/var/lib/containerd"}} {
+	for _, d := range [][2]string{{"nodefs", f.Agent.RootDir}, {"imagefs", "/var/lib/containerd"}} {
 		if disk, ok := l.disk(d[0], d[1]); ok {
 			f.Disks = append(f.Disks, disk)
 		}

@@ -11,14 +11,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Where returns the settings that serve would run with. files are the files of the configuration;
+// DoctorConfig returns the settings that serve would run with. files are the files of the configuration;
 // nodeNameGiven says that the configuration has the node's name.
-func (c Config) Where(files []string, nodeNameGiven bool) doctor.Where {
+func (c Config) DoctorConfig(files []string, nodeNameGiven bool) doctor.AgentConfig {
 	sources := c.Filename
 	if len(sources) == 0 {
 		sources = []string{config.DefaultManifests}
 	}
-	w := doctor.Where{
+	w := doctor.AgentConfig{
 		NodeName: c.NodeName, RootDir: c.RootDir, Permissive: c.InsecureManifestPermissions,
 		Kubeconfig: wholePath(c.Kubeconfig), Bootstrap: wholePath(c.BootstrapKubeconfig), CertDir: c.Certificates(),
 		ClientCA: wholePath(c.ClientCAFile), ServerCert: wholePath(c.TLSCertFile), ServerKey: wholePath(c.TLSPrivateKeyFile),
