@@ -6,6 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -53,16 +54,16 @@ func (w Workload) byStatus() Progress {
 	switch o := object.Object.(type) {
 	case *appsv1.Deployment:
 		if s, ok := w.Decision.Status.(*appsv1.DeploymentStatus); ok {
-			return deploymentProgress(replicas(o.Spec.Replicas), s)
+			return deploymentProgress(ptr.Deref(o.Spec.Replicas, 1), s)
 		}
 	case *appsv1.ReplicaSet:
 		if s, ok := w.Decision.Status.(*appsv1.ReplicaSetStatus); ok {
-			want := replicas(o.Spec.Replicas)
+			want := ptr.Deref(o.Spec.Replicas, 1)
 			return counted(s.Replicas == want, s.AvailableReplicas, want)
 		}
 	case *appsv1.StatefulSet:
 		if s, ok := w.Decision.Status.(*appsv1.StatefulSetStatus); ok {
-			want := replicas(o.Spec.Replicas)
+			want := ptr.Deref(o.Spec.Replicas, 1)
 			updated := o.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType || s.UpdatedReplicas >= want-partition(o)
 			return counted(s.Replicas == want && updated, s.AvailableReplicas, want)
 		}
@@ -117,14 +118,6 @@ func counted(whole bool, available, want int32) Progress {
 		p.Message = fmt.Sprintf("%d of %d pods are available", available, want)
 	}
 	return p
-}
-
-// replicas returns the number of replicas of a workload: one is the default.
-func replicas(n *int32) int32 {
-	if n == nil {
-		return 1
-	}
-	return *n
 }
 
 func partition(o *appsv1.StatefulSet) int32 {

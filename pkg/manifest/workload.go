@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podspec"
@@ -166,12 +167,7 @@ func jobPods(j *batchv1.JobSpec) int {
 	return n
 }
 
-func countOr1(n *int32) int {
-	if n == nil {
-		return 1
-	}
-	return max(0, int(*n))
-}
+func countOr1(n *int32) int { return max(0, int(ptr.Deref(n, 1))) }
 
 // tooManyPods returns why the file cannot have n more pods, "" if it can.
 func (r *reader) tooManyPods(n int) string {

@@ -4,6 +4,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // The kinds of workloads: objects that describe pods by a template.
@@ -74,6 +75,24 @@ func (o *Object) Template() (template *v1.PodTemplateSpec, path string) {
 		return &w.Spec.JobTemplate.Spec.Template, "spec.jobTemplate.spec.template"
 	}
 	return nil, ""
+}
+
+// Selector returns the selector of a workload's pods, which is shared; nil for a CronJob and for
+// another object.
+func (o *Object) Selector() *metav1.LabelSelector {
+	switch w := o.Object.(type) {
+	case *appsv1.Deployment:
+		return w.Spec.Selector
+	case *appsv1.ReplicaSet:
+		return w.Spec.Selector
+	case *appsv1.StatefulSet:
+		return w.Spec.Selector
+	case *appsv1.DaemonSet:
+		return w.Spec.Selector
+	case *batchv1.Job:
+		return w.Spec.Selector
+	}
+	return nil
 }
 
 // ClaimTemplates returns the claim templates of a StatefulSet, which are shared; nil for another

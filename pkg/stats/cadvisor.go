@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/ptr"
 )
 
 // Cadvisor serves /metrics/cadvisor (C-1.40.7): the series that dashboards use, with the
@@ -102,10 +103,10 @@ func fromRuntime(c *containerReading) *group {
 	}
 	u := c.usage
 	g := &group{time: u.At, began: c.status.State.Running.StartedAt.Time, threadsMax: unlimited}
-	g.cpu.total, g.cpu.quota = value(u.CPUNanoseconds), -1
+	g.cpu.total, g.cpu.quota = ptr.Deref(u.CPUNanoseconds, 0), -1
 	g.memory = memoryUsage{
-		usage: value(u.MemoryUsage), workingSet: value(u.MemoryWorkingSet), rss: value(u.MemoryRSS), swap: value(u.SwapUsage),
-		faults: value(u.PageFaults), majorFaults: value(u.MajorPageFaults), limit: unlimited, swapLimit: unlimited, reservation: unlimited,
+		usage: ptr.Deref(u.MemoryUsage, 0), workingSet: ptr.Deref(u.MemoryWorkingSet, 0), rss: ptr.Deref(u.MemoryRSS, 0), swap: ptr.Deref(u.SwapUsage, 0),
+		faults: ptr.Deref(u.PageFaults, 0), majorFaults: ptr.Deref(u.MajorPageFaults, 0), limit: unlimited, swapLimit: unlimited, reservation: unlimited,
 	}
 	return g
 }

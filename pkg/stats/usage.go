@@ -3,6 +3,8 @@ package stats
 import (
 	"context"
 	"errors"
+
+	"k8s.io/utils/ptr"
 )
 
 // PodUsage is the usage of a pod with a running container.
@@ -82,7 +84,7 @@ func usageOf(r *podReading, disks measured) PodUsage {
 		}
 		p.Memory += u.Memory
 		if c.usage != nil {
-			u.Writable = DiskUsage{value(c.usage.Writable.Used), value(c.usage.Writable.InodesUsed)}
+			u.Writable = DiskUsage{ptr.Deref(c.usage.Writable.Used, 0), ptr.Deref(c.usage.Writable.InodesUsed, 0)}
 		}
 		if layer, ok := disks.layers[c.status.Name]; ok {
 			u.Writable = layer.usage()
@@ -96,10 +98,3 @@ func usageOf(r *podReading, disks measured) PodUsage {
 }
 
 func (t taken) usage() DiskUsage { return DiskUsage{t.bytes, t.inodes} }
-
-func value(n *uint64) uint64 {
-	if n == nil {
-		return 0
-	}
-	return *n
-}

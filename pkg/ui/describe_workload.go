@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // DescribeWorkload returns a workload as kubectl describe does, with its source and its
@@ -39,7 +40,7 @@ func DescribeWorkload(w *Workload, pods []*v1.Pod, sets []Workload, h ObjectEven
 	case *appsv1.Deployment:
 		s.deployment(o, sets)
 	case *appsv1.ReplicaSet:
-		s.row(0, "Replicas:", fmt.Sprintf("%d current / %d desired", o.Status.Replicas, valueOf(o.Spec.Replicas, 1)))
+		s.row(0, "Replicas:", fmt.Sprintf("%d current / %d desired", o.Status.Replicas, ptr.Deref(o.Spec.Replicas, 1)))
 		s.podsStatus(pods)
 		s.template(&o.Spec.Template, "")
 	case *appsv1.StatefulSet:
@@ -88,7 +89,7 @@ func (s *sheet) podsStatus(pods []*v1.Pod) {
 func (s *sheet) deployment(d *appsv1.Deployment, sets []Workload) {
 	st := &d.Status
 	s.row(0, "Replicas:", fmt.Sprintf("%d desired | %d updated | %d total | %d available | %d unavailable",
-		valueOf(d.Spec.Replicas, 1), st.UpdatedReplicas, st.Replicas, st.AvailableReplicas, st.UnavailableReplicas))
+		ptr.Deref(d.Spec.Replicas, 1), st.UpdatedReplicas, st.Replicas, st.AvailableReplicas, st.UnavailableReplicas))
 	s.row(0, "StrategyType:", string(d.Spec.Strategy.Type))
 	s.row(0, "MinReadySeconds:", fmt.Sprint(d.Spec.MinReadySeconds))
 	if r := d.Spec.Strategy.RollingUpdate; r != nil && r.MaxUnavailable != nil && r.MaxSurge != nil {
@@ -111,7 +112,7 @@ func (s *sheet) deployment(d *appsv1.Deployment, sets []Workload) {
 		if !is || !metav1.IsControlledBy(set, d) {
 			continue
 		}
-		text := fmt.Sprintf("%s (%d/%d replicas created)", set.Name, set.Status.Replicas, valueOf(set.Spec.Replicas, 1))
+		text := fmt.Sprintf("%s (%d/%d replicas created)", set.Name, set.Status.Replicas, ptr.Deref(set.Spec.Replicas, 1))
 		if set.Annotations["deployment.kubernetes.io/revision"] == revision {
 			newest = text
 		} else {
@@ -123,7 +124,7 @@ func (s *sheet) deployment(d *appsv1.Deployment, sets []Workload) {
 }
 
 func (s *sheet) statefulSet(o *appsv1.StatefulSet, pods []*v1.Pod) {
-	s.row(0, "Replicas:", fmt.Sprintf("%d desired | %d total", valueOf(o.Spec.Replicas, 1), o.Status.Replicas))
+	s.row(0, "Replicas:", fmt.Sprintf("%d desired | %d total", ptr.Deref(o.Spec.Replicas, 1), o.Status.Replicas))
 	s.row(0, "Update Strategy:", string(o.Spec.UpdateStrategy.Type))
 	if r := o.Spec.UpdateStrategy.RollingUpdate; r != nil && r.Partition != nil {
 		s.row(1, "Partition:", fmt.Sprint(*r.Partition))
@@ -142,7 +143,7 @@ func (s *sheet) statefulSet(o *appsv1.StatefulSet, pods []*v1.Pod) {
 			capacity = q.String()
 		}
 		s.row(1, "Name:", c.Name)
-		s.some(1, "StorageClass:", valueOf(c.Spec.StorageClassName, ""))
+		s.some(1, "StorageClass:", ptr.Deref(c.Spec.StorageClassName, ""))
 		s.row(1, "Capacity:", capacity)
 	}
 }
@@ -160,15 +161,15 @@ func (s *sheet) daemonSet(o *appsv1.DaemonSet, pods []*v1.Pod) {
 }
 
 func (s *sheet) job(o *batchv1.Job, now time.Time) {
-	s.row(0, "Parallelism:", fmt.Sprint(valueOf(o.Spec.Parallelism, 1)))
+	s.row(0, "Parallelism:", fmt.Sprint(ptr.Deref(o.Spec.Parallelism, 1)))
 	if o.Spec.Completions != nil {
 		s.row(0, "Completions:", fmt.Sprint(*o.Spec.Completions))
 	} else {
 		s.row(0, "Completions:", "<unset>")
 	}
-	s.some(0, "Completion Mode:", string(valueOf(o.Spec.CompletionMode, "")))
-	s.row(0, "Suspend:", fmt.Sprint(valueOf(o.Spec.Suspend, false)))
-	s.row(0, "Backoff Limit:", fmt.Sprint(valueOf(o.Spec.BackoffLimit, 6)))
+	s.some(0, "Completion Mode:", string(ptr.Deref(o.Spec.CompletionMode, "")))
+	s.row(0, "Suspend:", fmt.Sprint(ptr.Deref(o.Spec.Suspend, false)))
+	s.row(0, "Backoff Limit:", fmt.Sprint(ptr.Deref(o.Spec.BackoffLimit, 6)))
 	if t := o.Spec.TTLSecondsAfterFinished; t != nil {
 		s.row(0, "TTL Seconds After Finished:", fmt.Sprint(*t))
 	}
@@ -183,18 +184,18 @@ func (s *sheet) job(o *batchv1.Job, now time.Time) {
 	if d := o.Spec.ActiveDeadlineSeconds; d != nil {
 		s.row(0, "Active Deadline Seconds:", fmt.Sprintf("%ds", *d))
 	}
-	s.row(0, "Pods Statuses:", fmt.Sprintf("%d Active (%d Ready) / %d Succeeded / %d Failed", st.Active, valueOf(st.Ready, 0), st.Succeeded, st.Failed))
+	s.row(0, "Pods Statuses:", fmt.Sprintf("%d Active (%d Ready) / %d Succeeded / %d Failed", st.Active, ptr.Deref(st.Ready, 0), st.Succeeded, st.Failed))
 	s.some(0, "Completed Indexes:", st.CompletedIndexes)
 	s.template(&o.Spec.Template, "")
 }
 
 func (s *sheet) cronJob(o *batchv1.CronJob) {
 	s.row(0, "Schedule:", o.Spec.Schedule)
-	s.some(0, "Time Zone:", valueOf(o.Spec.TimeZone, ""))
+	s.some(0, "Time Zone:", ptr.Deref(o.Spec.TimeZone, ""))
 	s.row(0, "Concurrency Policy:", string(o.Spec.ConcurrencyPolicy))
-	s.row(0, "Suspend:", trueFalse(valueOf(o.Spec.Suspend, false)))
-	s.row(0, "Successful Job History Limit:", fmt.Sprint(valueOf(o.Spec.SuccessfulJobsHistoryLimit, 3)))
-	s.row(0, "Failed Job History Limit:", fmt.Sprint(valueOf(o.Spec.FailedJobsHistoryLimit, 1)))
+	s.row(0, "Suspend:", trueFalse(ptr.Deref(o.Spec.Suspend, false)))
+	s.row(0, "Successful Job History Limit:", fmt.Sprint(ptr.Deref(o.Spec.SuccessfulJobsHistoryLimit, 3)))
+	s.row(0, "Failed Job History Limit:", fmt.Sprint(ptr.Deref(o.Spec.FailedJobsHistoryLimit, 1)))
 	if d := o.Spec.StartingDeadlineSeconds; d != nil {
 		s.row(0, "Starting Deadline Seconds:", fmt.Sprintf("%ds", *d))
 	} else {

@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -40,7 +41,7 @@ func rolloutStatus(w *Workload) (text string, done bool, err error) {
 }
 
 func deploymentRollout(d *appsv1.Deployment) (string, bool, error) {
-	s, want := &d.Status, valueOf(d.Spec.Replicas, 1)
+	s, want := &d.Status, ptr.Deref(d.Spec.Replicas, 1)
 	for _, c := range s.Conditions {
 		if c.Type == appsv1.DeploymentProgressing && c.Reason == "ProgressDeadlineExceeded" {
 			return "", false, fmt.Errorf("deployment %q exceeded its progress deadline", d.Name)
@@ -59,14 +60,14 @@ func deploymentRollout(d *appsv1.Deployment) (string, bool, error) {
 }
 
 func setRollout(o *appsv1.StatefulSet) (string, bool, error) {
-	s, want := &o.Status, valueOf(o.Spec.Replicas, 1)
+	s, want := &o.Status, ptr.Deref(o.Spec.Replicas, 1)
 	if o.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType {
 		return "", false, errors.New("rollout status is only available for RollingUpdate strategy type")
 	}
 	if s.ReadyReplicas < want {
 		return fmt.Sprintf("Waiting for %d pods to be ready...", want-s.ReadyReplicas), false, nil
 	}
-	if r := o.Spec.UpdateStrategy.RollingUpdate; r != nil && valueOf(r.Partition, 0) > 0 {
+	if r := o.Spec.UpdateStrategy.RollingUpdate; r != nil && ptr.Deref(r.Partition, 0) > 0 {
 		if news := want - *r.Partition; s.UpdatedReplicas < news {
 			return fmt.Sprintf("Waiting for partitioned roll out to finish: %d out of %d new pods have been updated...", s.UpdatedReplicas, news), false, nil
 		}

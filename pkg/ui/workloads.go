@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -118,19 +119,7 @@ func (w *Workload) Template() *v1.PodTemplateSpec {
 
 // Selector returns the text of the selector of the workload's pods.
 func (w *Workload) Selector() string {
-	var s *metav1.LabelSelector
-	switch o := w.Object.(type) {
-	case *appsv1.Deployment:
-		s = o.Spec.Selector
-	case *appsv1.ReplicaSet:
-		s = o.Spec.Selector
-	case *appsv1.StatefulSet:
-		s = o.Spec.Selector
-	case *appsv1.DaemonSet:
-		s = o.Spec.Selector
-	case *batchv1.Job:
-		s = o.Spec.Selector
-	}
+	s := (&pod.Object{Kind: w.Kind, Object: w.Object}).Selector()
 	if s == nil {
 		return ""
 	}
@@ -197,12 +186,12 @@ func WorkloadGrid(kind string, all []Workload, c Columns, now time.Time) Grid {
 func (w *Workload) cells(now time.Time) []cell {
 	switch o := w.Object.(type) {
 	case *appsv1.Deployment:
-		want := valueOf(o.Spec.Replicas, 1)
+		want := ptr.Deref(o.Spec.Replicas, 1)
 		return []cell{outOf(o.Status.ReadyReplicas, want), number(o.Status.UpdatedReplicas), number(o.Status.AvailableReplicas)}
 	case *appsv1.ReplicaSet:
-		return []cell{number(valueOf(o.Spec.Replicas, 1)), number(o.Status.Replicas), number(o.Status.ReadyReplicas)}
+		return []cell{number(ptr.Deref(o.Spec.Replicas, 1)), number(o.Status.Replicas), number(o.Status.ReadyReplicas)}
 	case *appsv1.StatefulSet:
-		return []cell{outOf(o.Status.ReadyReplicas, valueOf(o.Spec.Replicas, 1))}
+		return []cell{outOf(o.Status.ReadyReplicas, ptr.Deref(o.Spec.Replicas, 1))}
 	case *appsv1.DaemonSet:
 		s := &o.Status
 		return []cell{
@@ -218,7 +207,7 @@ func (w *Workload) cells(now time.Time) []cell {
 			last = ageOf(o.Status.LastScheduleTime.Time, now)
 		}
 		return []cell{
-			{text: o.Spec.Schedule}, {text: valueOf(o.Spec.TimeZone, "<none>")}, {text: trueFalse(valueOf(o.Spec.Suspend, false))},
+			{text: o.Spec.Schedule}, {text: ptr.Deref(o.Spec.TimeZone, "<none>")}, {text: trueFalse(ptr.Deref(o.Spec.Suspend, false))},
 			{text: fmt.Sprint(len(o.Status.Active))}, {text: last},
 		}
 	}
@@ -234,13 +223,6 @@ func outOf(n, want int32) cell {
 		t = change
 	}
 	return cell{fmt.Sprintf("%d/%d", n, want), t}
-}
-
-func valueOf[T any](field *T, otherwise T) T {
-	if field == nil {
-		return otherwise
-	}
-	return *field
 }
 
 func trueFalse(b bool) string {
@@ -269,7 +251,7 @@ func completions(j *batchv1.Job) string {
 	switch {
 	case j.Spec.Completions != nil:
 		return fmt.Sprintf("%d/%d", j.Status.Succeeded, *j.Spec.Completions)
-	case valueOf(j.Spec.Parallelism, 1) > 1:
+	case ptr.Deref(j.Spec.Parallelism, 1) > 1:
 		return fmt.Sprintf("%d/1 of %d", j.Status.Succeeded, *j.Spec.Parallelism)
 	}
 	return fmt.Sprintf("%d/1", j.Status.Succeeded)

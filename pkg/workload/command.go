@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -77,7 +78,7 @@ func (r *request) do(c Command) (string, error) {
 		if f.replicas == nil {
 			return "", lacks
 		}
-		return r.scale(c, valueOr(*f.replicas, 1))
+		return r.scale(c, ptr.Deref(*f.replicas, 1))
 	case Pause, Resume:
 		if f.paused == nil {
 			return "", lacks
@@ -131,7 +132,7 @@ func (r *request) scale(c Command, have int32) (string, error) {
 	case c.Current != nil && *c.Current != have:
 		return "", fmt.Errorf("expected replicas to be %d, was %d", *c.Current, have)
 	}
-	from := valueOr(*fieldsIn(r.source.Object).replicas, 1)
+	from := ptr.Deref(*fieldsIn(r.source.Object).replicas, 1)
 	if r.next.Replicas = nil; from != c.Replicas {
 		r.next.Replicas = &ReplicasOverride{Replicas: c.Replicas, Source: from, Since: seconds(r.in.Now)}
 	}
@@ -200,16 +201,7 @@ func (r *request) undo(number int64, f fieldsOf) (string, error) {
 
 // noHistory returns why a workload keeps no earlier revision; "" if it may keep some.
 func noHistory(object any) string {
-	var limit *int32
-	switch w := object.(type) {
-	case *appsv1.Deployment:
-		limit = w.Spec.RevisionHistoryLimit
-	case *appsv1.StatefulSet:
-		limit = w.Spec.RevisionHistoryLimit
-	case *appsv1.DaemonSet:
-		limit = w.Spec.RevisionHistoryLimit
-	}
-	if valueOr(limit, defaultHistory) > 0 {
+	if ptr.Deref(fieldsIn(object).history, defaultHistory) > 0 {
 		return ""
 	}
 	return ": spec.revisionHistoryLimit is 0, so no earlier revision is kept"

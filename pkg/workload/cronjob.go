@@ -13,6 +13,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -142,8 +143,8 @@ func (c *cronRun) noteFinished() {
 // the history limits.
 func (c *cronRun) prune() {
 	spec := &c.cj.Spec
-	c.pruneOldest(batchv1.JobComplete, valueOr(spec.SuccessfulJobsHistoryLimit, defaultSuccessfulHistory), "successfulJobsHistoryLimit")
-	c.pruneOldest(batchv1.JobFailed, valueOr(spec.FailedJobsHistoryLimit, defaultFailedHistory), "failedJobsHistoryLimit")
+	c.pruneOldest(batchv1.JobComplete, ptr.Deref(spec.SuccessfulJobsHistoryLimit, defaultSuccessfulHistory), "successfulJobsHistoryLimit")
+	c.pruneOldest(batchv1.JobFailed, ptr.Deref(spec.FailedJobsHistoryLimit, defaultFailedHistory), "failedJobsHistoryLimit")
 	for _, child := range slices.Clone(c.jobs) {
 		if child.expired {
 			c.removeJob(child, "its ttlSecondsAfterFinished has passed")
@@ -192,7 +193,7 @@ func (c *cronRun) active() []*cronChild {
 
 // schedule starts the Job that is due, if any, and sets the time of the next one.
 func (c *cronRun) schedule() {
-	if valueOr(c.cj.Spec.Suspend, false) {
+	if ptr.Deref(c.cj.Spec.Suspend, false) {
 		return
 	}
 	schedule, err := parseSchedule(&c.cj.Spec)
@@ -352,7 +353,7 @@ func parseSchedule(spec *batchv1.CronJobSpec) (s cron.Schedule, err error) {
 		}
 	}()
 	text := spec.Schedule
-	if zone := valueOr(spec.TimeZone, ""); zone != "" && !strings.Contains(text, "TZ=") {
+	if zone := ptr.Deref(spec.TimeZone, ""); zone != "" && !strings.Contains(text, "TZ=") {
 		text = "TZ=" + zone + " " + text
 	}
 	return cron.ParseStandard(text)

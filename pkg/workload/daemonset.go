@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 )
 
 // labelGeneration is the label by which older controllers recognised the pods of a template.
@@ -60,7 +61,7 @@ func oldestFirst(a, b Pod) int {
 // surges reports whether the new pod may run beside the old one.
 func (d *daemonSet) surges() bool {
 	r := d.spec.UpdateStrategy.RollingUpdate
-	return d.rolls() && r != nil && portion(valueOr(r.MaxSurge, intstr.FromInt32(0)), 1, true) > 0
+	return d.rolls() && r != nil && portion(ptr.Deref(r.MaxSurge, intstr.FromInt32(0)), 1, true) > 0
 }
 
 func (d *daemonSet) rolls() bool {

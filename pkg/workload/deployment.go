@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -86,7 +87,7 @@ func (d *deployment) setStrategy() {
 	}
 	surge, missing := intstr.FromString("25%"), intstr.FromString("25%")
 	if r := d.spec.Strategy.RollingUpdate; r != nil {
-		surge, missing = valueOr(r.MaxSurge, surge), valueOr(r.MaxUnavailable, missing)
+		surge, missing = ptr.Deref(r.MaxSurge, surge), ptr.Deref(r.MaxUnavailable, missing)
 	}
 	d.surgeText, d.missingText = surge.String(), missing.String()
 	d.surge, d.unavailable = portion(surge, d.replicas, true), portion(missing, d.replicas, false)

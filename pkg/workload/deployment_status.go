@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 )
 
 // The reasons of the condition Progressing on which the next condition depends.
@@ -19,7 +20,7 @@ const (
 
 // deadline returns how long a rollout may make no progress, and whether that is limited.
 func (d *deployment) deadline() (time.Duration, bool) {
-	seconds := valueOr(d.spec.ProgressDeadlineSeconds, 600)
+	seconds := ptr.Deref(d.spec.ProgressDeadlineSeconds, 600)
 	return time.Duration(seconds) * time.Second, seconds != math.MaxInt32
 }
 

@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -129,7 +130,7 @@ func (j *jobRun) copyState() {
 	}
 	if j.indexed() {
 		j.done = parseIndexes(s.Status.CompletedIndexes, *j.spec.Completions)
-		j.failed = parseIndexes(valueOr(s.Status.FailedIndexes, ""), *j.spec.Completions)
+		j.failed = parseIndexes(ptr.Deref(s.Status.FailedIndexes, ""), *j.spec.Completions)
 	}
 }
 
@@ -321,7 +322,7 @@ func (j *jobRun) make(index int32) {
 	}
 	parts.generateName = generateName(controller)
 	parts.name = j.newName(controller, index)
-	if !valueOr(j.spec.ManualSelector, false) {
+	if !ptr.Deref(j.spec.ManualSelector, false) {
 		parts.labels[batchv1.JobNameLabel], parts.labels["job-name"] = j.name, j.name
 		uid := string(j.owner.UID)
 		parts.labels[batchv1.ControllerUidLabel], parts.labels["controller-uid"] = uid, uid

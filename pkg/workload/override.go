@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -110,24 +111,25 @@ func (o *Override) Check() error {
 	return nil
 }
 
-// fieldsOf are the fields of a copy of a workload that overrides replace; nil for those that the
-// kind does not have.
+// fieldsOf are the fields of a workload that commands read and overrides replace; nil for those that
+// the kind does not have.
 type fieldsOf struct {
 	replicas **int32
 	paused   *bool
 	template *v1.PodTemplateSpec
+	history  *int32 // spec.revisionHistoryLimit
 }
 
 func fieldsIn(object any) fieldsOf {
 	switch w := object.(type) {
 	case *appsv1.Deployment:
-		return fieldsOf{&w.Spec.Replicas, &w.Spec.Paused, &w.Spec.Template}
+		return fieldsOf{&w.Spec.Replicas, &w.Spec.Paused, &w.Spec.Template, w.Spec.RevisionHistoryLimit}
 	case *appsv1.StatefulSet:
-		return fieldsOf{&w.Spec.Replicas, nil, &w.Spec.Template}
+		return fieldsOf{&w.Spec.Replicas, nil, &w.Spec.Template, w.Spec.RevisionHistoryLimit}
 	case *appsv1.ReplicaSet:
-		return fieldsOf{&w.Spec.Replicas, nil, nil}
+		return fieldsOf{replicas: &w.Spec.Replicas}
 	case *appsv1.DaemonSet:
-		return fieldsOf{nil, nil, &w.Spec.Template}
+		return fieldsOf{template: &w.Spec.Template, history: w.Spec.RevisionHistoryLimit}
 	}
 	return fieldsOf{}
 }
@@ -141,7 +143,7 @@ func (o *Override) Apply(source *pod.Object) (effective *pod.Object, held *Overr
 	}
 	f, h := fieldsIn(source.Object), Override{}
 	if r := o.Replicas; r != nil {
-		if f.replicas != nil && valueOr(*f.replicas, 1) == r.Source {
+		if f.replicas != nil && ptr.Deref(*f.replicas, 1) == r.Source {
 			h.Replicas = r
 		} else {
 			ended = append(ended, "spec.replicas")

@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -52,7 +53,7 @@ func nextReplicaSet(in Input) Decision {
 }
 
 // replicasOf returns the number of replicas of a workload.
-func replicasOf(field *int32) int { return int(min(valueOr(field, 1), pod.MaxReplicas)) }
+func replicasOf(field *int32) int { return int(min(ptr.Deref(field, 1), pod.MaxReplicas)) }
 
 func hasLabels(labels, wanted map[string]string) bool {
 	for k, v := range wanted {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/utils/dump"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podstatic"
@@ -174,7 +175,7 @@ func (in *Input) mayReturnTo(d *Decision) string {
 // prune returns the revisions without the oldest ones beyond the limit. It keeps the newest
 // revision and each revision for which used returns true. It does not change list.
 func prune(list []Revision, limit *int32, used func(*Revision) bool) []Revision {
-	keep := valueOr(limit, defaultHistory)
+	keep := ptr.Deref(limit, defaultHistory)
 	drop := len(list) - 1 - int(keep)
 	if drop <= 0 || keep == math.MaxInt32 {
 		return list
@@ -188,14 +189,6 @@ func prune(list []Revision, limit *int32, used func(*Revision) bool) []Revision 
 		out = append(out, list[i])
 	}
 	return out
-}
-
-// valueOr returns the value of an optional field, or its default.
-func valueOr[T any](field *T, otherwise T) T {
-	if field == nil {
-		return otherwise
-	}
-	return *field
 }
 
 // seconds returns a time in whole seconds, as JSON stores it, so that a restart of the agent does

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -72,7 +73,7 @@ func replacesPods(o *pod.Object) bool {
 		return true
 	case *appsv1.StatefulSet:
 		r := w.Spec.UpdateStrategy.RollingUpdate
-		return w.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType && (r == nil || valueOr(r.Partition, 0) == 0)
+		return w.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType && (r == nil || ptr.Deref(r.Partition, 0) == 0)
 	case *appsv1.DaemonSet:
 		return w.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType
 	}

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -262,8 +263,8 @@ func (s *setRun) update() {
 	if strategy.Type == appsv1.OnDeleteStatefulSetStrategyType {
 		return
 	}
-	rolling := valueOr(strategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
-	partition := min(int(valueOr(rolling.Partition, 0)), len(s.replicas))
+	rolling := ptr.Deref(strategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
+	partition := min(int(ptr.Deref(rolling.Partition, 0)), len(s.replicas))
 	budget := s.budget(rolling.MaxUnavailable)
 	var old []*member
 	for _, m := range slices.Backward(s.replicas[partition:]) {

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podspec"
@@ -62,7 +63,7 @@ func (s *setRun) revisionFor(ordinal int) *Revision {
 	partition := 0
 	switch {
 	case strategy.RollingUpdate != nil:
-		partition = int(valueOr(strategy.RollingUpdate.Partition, 0))
+		partition = int(ptr.Deref(strategy.RollingUpdate.Partition, 0))
 	case strategy.Type == appsv1.RollingUpdateStatefulSetStrategyType:
 		for p := range s.present() {
 			if revisionOf(p.Spec) == s.current.Hash {
