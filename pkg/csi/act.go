@@ -171,7 +171,7 @@ func (o *operation) unmade(dir, target string, gone func()) {
 		return
 	}
 	if err := removeDir(dir, target); err != nil {
-		o.cfg.Log.Debug("Directory of a volume not removed", "directory", dir, "error", err)
+		o.cfg.Log.Debug("Failed to remove directory of volume", "directory", dir, "error", err)
 		return
 	}
 	gone()
@@ -393,7 +393,7 @@ func (o *operation) clearStage() error {
 
 // later makes Run retry the unstaging of a volume.
 func (o *operation) later(err error) error {
-	o.cfg.Log.Warn("Volume not unstaged yet", "driver", o.id.driver, "volume", shownHandle(o.id.handle), "error", err)
+	o.cfg.Log.Warn("Failed to unstage volume; retrying", "driver", o.id.driver, "volume", shownHandle(o.id.handle), "error", err)
 	o.retryUnstage(o.id)
 	return nil
 }

@@ -84,11 +84,11 @@ func (o *operation) notExpanded(ctx context.Context, claim *v1.PersistentVolumeC
 	failed := fmt.Errorf(text, err)
 	if to.shows && isFinal(err) {
 		if _, e := o.cluster.API.MarkClaimResize(ctx, claim, state, "failed to expand pvc with "+failed.Error()); e != nil {
-			o.cfg.Log.Warn("Claim does not show its failed expansion", "claim", claim.Namespace+"/"+claim.Name, "error", e)
+			o.cfg.Log.Warn("Failed to mark claim of failed expansion", "claim", claim.Namespace+"/"+claim.Name, "error", e)
 		}
 	}
 	if code == codes.FailedPrecondition {
-		o.cfg.Log.Warn("Volume not expanded while it is in use", "driver", o.id.driver, "volume", shownHandle(o.id.handle), "error", err)
+		o.cfg.Log.Warn("Failed to expand volume in use", "driver", o.id.driver, "volume", shownHandle(o.id.handle), "error", err)
 		o.mu.Lock()
 		o.of(o.id).refusesGrowth = true
 		o.mu.Unlock()

@@ -90,7 +90,7 @@ func (r *refresher) keep(ctx context.Context, name string, p *limitPlan, full bo
 		object, err := r.cluster.API.CSIDriver(reading, name)
 		stop()
 		if err != nil {
-			r.cfg.Log.Debug("CSIDriver object not read", "driver", name, "error", err)
+			r.cfg.Log.Debug("Failed to read CSIDriver object", "driver", name, "error", err)
 			p.read = now.Add(objectEvery)
 			return
 		}

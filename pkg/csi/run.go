@@ -84,7 +84,7 @@ func (p *publisher) update(ctx context.Context) time.Duration {
 		p.failures++
 		p.next = time.Now().Add(backoff.Jitter(backoff.After(p.failures, retryFirst, retryLast), 1, 1.2))
 		if !errors.Is(err, errChanged) && ctx.Err() == nil {
-			p.cfg.Log.Warn("CSINode object not updated", "error", err, "retry", time.Until(p.next).Round(time.Second).String())
+			p.cfg.Log.Warn("Failed to update CSINode object", "error", err, "retry", time.Until(p.next).Round(time.Second).String())
 		}
 	}
 	return time.Until(p.next)
@@ -126,7 +126,7 @@ func (v *Volumes) retryLeft(ctx context.Context) {
 		}
 		v.mu.Unlock()
 		if err != nil {
-			v.cfg.Log.Warn("Volume of an unknown pod not unmounted yet", "uid", u.uid, "volume", u.name, "error", err)
+			v.cfg.Log.Warn("Failed to unmount volume of unknown pod; retrying", "uid", u.uid, "volume", u.name, "error", err)
 		}
 	}
 }

@@ -141,7 +141,7 @@ func (p *Plugins) keep(ctx context.Context, socket string) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.cfg.Log.Warn("Plugin not registered", "socket", socket, "error", err)
+		p.cfg.Log.Warn("Failed to register plugin", "socket", socket, "error", err)
 		if errors.Is(err, errOtherPlugin) {
 			return // a new socket of this name is tried again
 		}

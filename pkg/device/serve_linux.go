@@ -34,7 +34,7 @@ func (p *Plugins) Run(ctx context.Context) error {
 			break
 		}
 		if err := p.cfg.Label(dir); err != nil {
-			p.cfg.Log.Warn("Directory of device plugins has no label for containers", "directory", dir, "error", err)
+			p.cfg.Log.Warn("Failed to label directory of device plugins for containers", "directory", dir, "error", err)
 		}
 	}
 	listener, err := listen(p.cfg.Sockets, plugins)
@@ -49,7 +49,7 @@ func (p *Plugins) Run(ctx context.Context) error {
 	p.running.Go(func() { <-ctx.Done(); server.Stop() })
 	p.running.Go(func() {
 		if err := p.watchRegistry(ctx, registry); err != nil {
-			p.cfg.Log.Error("Registry of plugins not watched; plugins that register there are not seen", "directory", registry, "error", err)
+			p.cfg.Log.Error("Failed to watch plugin registry; ignoring plugins that register there", "directory", registry, "error", err)
 		}
 	})
 	if err := server.Serve(listener); err != nil && ctx.Err() == nil {

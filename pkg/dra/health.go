@@ -129,7 +129,7 @@ func (c *Claims) watchHealth(ctx context.Context, d *driver) {
 			wait = c.pace.absent
 		case code != codes.Unavailable && !warned:
 			warned = true
-			c.cfg.Log.Warn("Health of devices not known: the DRA driver does not report it", "driver", d.name, "socket", d.socket, "error", short(err))
+			c.cfg.Log.Warn("DRA driver does not report health of devices", "driver", d.name, "socket", d.socket, "error", short(err))
 		}
 		if !backoff.Sleep(ctx, wait) {
 			return

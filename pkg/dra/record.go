@@ -158,7 +158,7 @@ func (c *Claims) write(r record) error {
 func (c *Claims) load() {
 	entries, err := os.ReadDir(c.cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		c.cfg.Log.Warn("Prepared claims not known", "directory", c.cfg.Dir, "error", err)
+		c.cfg.Log.Warn("Failed to read prepared claims", "directory", c.cfg.Dir, "error", err)
 	}
 	for _, e := range entries {
 		uid, is := strings.CutSuffix(e.Name(), suffix)
@@ -170,7 +170,7 @@ func (c *Claims) load() {
 			err = fmt.Errorf("describes claim %.80q", r.UID)
 		}
 		if err != nil {
-			c.cfg.Log.Warn("Prepared claim not known", "file", filepath.Join(c.cfg.Dir, e.Name()), "error", err)
+			c.cfg.Log.Warn("Failed to read prepared claim", "file", filepath.Join(c.cfg.Dir, e.Name()), "error", err)
 			continue
 		}
 		if len(r.Pods) == 0 { // so that Sweep finds it

@@ -153,7 +153,7 @@ func (c *Claims) retryLeft(ctx context.Context) time.Duration {
 func (c *Claims) retryOne(ctx context.Context, uid string) {
 	err := c.releaseAll(ctx, uid, c.isLeft)
 	if err != nil {
-		c.cfg.Log.Warn("Claims of an unknown pod not unprepared yet", "uid", uid, "error", err)
+		c.cfg.Log.Warn("Failed to unprepare claims of unknown pod; retrying", "uid", uid, "error", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
