@@ -46,7 +46,7 @@ func (b *Balancer) watch(ctx context.Context, proxied func()) {
 		b.wake()
 	}, proxied)
 	if err != nil && ctx.Err() == nil {
-		b.cfg.Log.Info("Changes of the rules of Services by other programs are not noticed", "error", err)
+		b.cfg.Log.Info("Failed to watch packet filter; not noticing changes by other programs", "error", err)
 	}
 }
 

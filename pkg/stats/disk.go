@@ -145,7 +145,7 @@ func (s *Stats) measureBounded(ctx context.Context, p *v1.Pod, by measurement) (
 	}
 	var now measured
 	if err := calls.Do(ctx, string(p.UID), 0, func() error { now = s.measureDisks(ctx, p, by); return nil }); err != nil {
-		s.cfg.Log.Debug("Disk usage of a pod is not measured", "namespace", p.Namespace, "pod", p.Name, "error", err)
+		s.cfg.Log.Debug("Failed to measure disk usage of pod", "namespace", p.Namespace, "pod", p.Name, "error", err)
 		return m, false
 	}
 	return now, true
@@ -181,7 +181,7 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod, by measurement) mea
 			m.partial = true
 		}
 		if err != nil && ctx.Err() == nil {
-			s.cfg.Log.Debug("Failed to measure all of a volume", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
+			s.cfg.Log.Debug("Failed to measure all of volume", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
 		}
 		onDisk := v.EmptyDir == nil || v.EmptyDir.Medium == v1.StorageMediumDefault
 		m.volumes = append(m.volumes, volumeUsage{name: v.Name, claim: claim, ephemeral: claim == "" && onDisk, disk: d, taken: t})
@@ -209,7 +209,7 @@ func (s *Stats) driven(ctx context.Context, p *v1.Pod, v *v1.Volume) (u *volumeU
 		return nil, false
 	}
 	if err != nil {
-		s.cfg.Log.Debug("Usage of a volume not known", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
+		s.cfg.Log.Debug("Failed to read usage of volume", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
 		return nil, true
 	}
 	claim := ""

@@ -77,7 +77,7 @@ func (s *Stats) warn(err error) {
 		said = err.Error()
 	}
 	if said != "" && said != s.lastWarning {
-		s.cfg.Log.Warn("Failed to read from the container runtime what containers use", "error", err)
+		s.cfg.Log.Warn("Failed to read container usage from runtime", "error", err)
 	}
 	s.lastWarning = said
 }

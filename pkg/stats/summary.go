@@ -58,7 +58,7 @@ type answer struct {
 func (a *answer) filesystems(ctx context.Context) {
 	images, containers, err := a.cfg.Runtime.Filesystems(ctx)
 	if err != nil {
-		a.cfg.Log.Warn("Failed to read from the container runtime where its images are", "error", err)
+		a.cfg.Log.Warn("Failed to read image file system from runtime", "error", err)
 		return
 	}
 	a.images, a.containers, a.known = a.filesystem(images), a.filesystem(containers), true

@@ -85,7 +85,7 @@ func (s *Stats) WatchVolumes(ctx context.Context) {
 		}
 		stop()
 		if err != nil {
-			s.cfg.Log.Debug("Volumes not measured", "error", err)
+			s.cfg.Log.Debug("Failed to measure volumes", "error", err)
 		}
 	}
 }

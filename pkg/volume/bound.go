@@ -104,7 +104,7 @@ func (b bound) growMounted(ctx context.Context, p placed, s *setting) error {
 		err = s.publish(ctx, p, pod.CSIRequest{Persistent: from.CSI, Claim: from.Claim, ReadOnly: b.readOnly})
 	}
 	if err != nil {
-		s.log.Debug("Size of a claim not compared with its volume", "claim", s.want.Namespace+"/"+b.claim, "error", err)
+		s.log.Debug("Failed to compare size of claim with its volume", "claim", s.want.Namespace+"/"+b.claim, "error", err)
 		s.renewAt(time.Now().Add(growEvery))
 	}
 	return ctx.Err()

@@ -71,7 +71,7 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 	if lasted > 4*r.pause {
 		r.pause = 0
 	}
-	r.cfg.Log.Debug("Watch ended", "kubeconfig", r.cfg.Kubeconfig, "resourceVersion", r.seen, "asked", asked, "lasted", lasted, "because", end)
+	r.cfg.Log.Debug("Watch ended", "kubeconfig", r.cfg.Kubeconfig, "resourceVersion", r.seen, "asked", asked, "lasted", lasted, "reason", end)
 	r.at, due = r.reader.Ended(ctx, r.at, end, asked, lasted)
 	r.cut = r.cut || !due
 	return due, nil

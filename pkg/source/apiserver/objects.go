@@ -317,7 +317,7 @@ func (s *Source) readObject(ctx context.Context, id objectID, tell func(*pod.Obj
 			return say(e.Object)
 		},
 		Failed: func(err error) {
-			s.cfg.Log.Debug("Object not read", "object", id.String(), "error", err)
+			s.cfg.Log.Debug("Failed to read object", "object", id.String(), "error", err)
 			tell(nil, err)
 		},
 	})
