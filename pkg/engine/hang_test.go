@@ -26,7 +26,7 @@ func TestMeasure_VolumeHangs_OtherPodsAreMeasured(t *testing.T) {
 		const message = `Usage of EmptyDir volume "cache" exceeds the limit "1Mi". `
 		answers := make(chan struct{})
 		m.disk.hung = func(call string, want *pod.Spec) <-chan struct{} {
-			if call == "Over" && want.Name == "a" {
+			if call == "ExceededLimit" && want.Name == "a" {
 				return answers
 			}
 			return nil
@@ -101,7 +101,7 @@ func TestRotate_LogHangs_OtherLogsAreRotated(t *testing.T) {
 //
 // Shows: F4
 func TestF4_LeavingDoesNotWaitForHungVolumes(t *testing.T) {
-	for _, call := range []string{"SetUp", "Ready", "Mounts", "Over"} {
+	for _, call := range []string{"SetUp", "Ready", "Mounts", "ExceededLimit"} {
 		t.Run(call, func(t *testing.T) {
 			bubble(t, func(t *testing.T, m *machine) {
 				release := volumeHangs(call)(m)

@@ -490,7 +490,7 @@ func (d *disk) Ready(want *pod.Spec, instance int) (put, current bool, until tim
 	return put, put && shown == shows(want), time.Time{}
 }
 
-func (d *disk) Left(string) bool { return false } // it has no drivers
+func (d *disk) HasDriverVolumes(string) bool { return false } // it has no drivers
 
 // shows is the data that the volumes of a pod show.
 func shows(want *pod.Spec) string {
@@ -517,8 +517,8 @@ func (d *disk) onVolumes(call string, want *pod.Spec) {
 
 func (d *disk) File(*pod.Spec, int, string, string) ([]byte, error) { return nil, os.ErrNotExist }
 
-func (d *disk) Over(_ context.Context, want *pod.Spec, _ int, layers map[string]int64) (string, error) {
-	d.onVolumes("Over", want)
+func (d *disk) ExceededLimit(_ context.Context, want *pod.Spec, _ int, layers map[string]int64) (string, error) {
+	d.onVolumes("ExceededLimit", want)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.overLayers != nil {

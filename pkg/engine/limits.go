@@ -107,7 +107,7 @@ func (l *loop) measure(ctx context.Context) {
 			err := calls.Do(ctx, p.key.String(), podPatience, func() (err error) {
 				ctx := activity.WithPod(ctx, p.key)
 				defer activity.Begin(ctx, activity.Call{Kind: activity.Volume, Name: "measure volumes"})()
-				if p.message, err = volumes.Over(ctx, p.spec, p.instance, layers[p.uid]); p.message == "" {
+				if p.message, err = volumes.ExceededLimit(ctx, p.spec, p.instance, layers[p.uid]); p.message == "" {
 					return err
 				}
 				select {

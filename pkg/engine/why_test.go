@@ -108,7 +108,7 @@ func hangs() map[string]hang {
 			begin: callHangs(critest.Fault{Method: "StopContainer", Pod: stuckKey}), after: 5 * time.Second,
 			later: func(m *machine) { m.src.set() }, cause: "stop-container app: runtime call StopContainer",
 		},
-		"measured volume": {edit: withCache, begin: volumeHangs("Over"), after: measurementPeriod, cause: "measure volumes"},
+		"measured volume": {edit: withCache, begin: volumeHangs("ExceededLimit"), after: measurementPeriod, cause: "measure volumes"},
 		"probe": {
 			edit: func(p *v1.Pod) {
 				p.Spec.Containers[0].ReadinessProbe = &v1.Probe{

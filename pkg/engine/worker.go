@@ -306,7 +306,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 		forbidden = cmp.Or(w.forbidden(want), w.update.unplaced.message)
 	}
 	v := plan.NewView(want, have, w.rec.Record, forbidden, volumes, time.Now())
-	v.VolumesLeft = want != nil && !v.VolumesReady && w.env.volumes.Left(want.UID())
+	v.VolumesLeft = want != nil && !v.VolumesReady && w.env.volumes.HasDriverVolumes(want.UID())
 	v.Hindrances = plan.Hindrances{
 		Trouble:   w.trouble.of,
 		NoNetwork: !w.update.network,

@@ -64,9 +64,9 @@ type Volumes interface {
 	// may start. current says that the volumes show the desired content. until is when they
 	// have to be updated by time alone (a token has to be renewed), zero for never.
 	Ready(want *pod.Spec, instance int) (done, current bool, until time.Time)
-	// Left reports whether CSI drivers have mounted volumes for the pod with uid, or are about to.
+	// HasDriverVolumes reports whether CSI drivers have mounted volumes for the pod with uid, or are about to.
 	// It reads no disk.
-	Left(uid string) bool
+	HasDriverVolumes(uid string) bool
 	// File returns a file of a volume of an instance that is in place (C-1.38.4).
 	File(want *pod.Spec, instance int, volume, path string) ([]byte, error)
 	// Mounts returns the mounts of one container of an instance that is in place;
@@ -74,10 +74,10 @@ type Volumes interface {
 	Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount, error)
 	// Devices returns the block devices of one container of an instance that is in place.
 	Devices(r pod.CreateRequest) ([]pod.BlockDevice, error)
-	// Over measures the instance and returns which limit of its disk it exceeds, "" for none
+	// ExceededLimit measures the instance and returns which limit of its disk it exceeds, "" for none
 	// (C-1.35.9). layers holds the bytes of the containers' writable layers by name; nil
 	// measures only the limits of volumes. The end of ctx ends it.
-	Over(ctx context.Context, want *pod.Spec, instance int, layers map[string]int64) (string, error)
+	ExceededLimit(ctx context.Context, want *pod.Spec, instance int, layers map[string]int64) (string, error)
 	// TearDown removes the volumes of one instance of the pod with uid. It never follows a link
 	// out of the pod's directory nor crosses a mount.
 	TearDown(ctx context.Context, uid string, instance int) error

@@ -240,9 +240,9 @@ func (v *Volumes) Devices(r pod.CreateRequest) (all []pod.BlockDevice, err error
 	return all, nil
 }
 
-// Left reports whether CSI drivers have mounted volumes for the pod with uid, or are about to. It
+// HasDriverVolumes reports whether CSI drivers have mounted volumes for the pod with uid, or are about to. It
 // reads no disk.
-func (v *Volumes) Left(uid string) bool {
+func (v *Volumes) HasDriverVolumes(uid string) bool {
 	return v.cfg.Drivers != nil && v.cfg.Drivers.Uses(uid)
 }
 

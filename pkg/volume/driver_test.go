@@ -167,7 +167,7 @@ func TestSetUp_ClaimOfADriversVolume_IsPublished(t *testing.T) {
 	if done, _, _ := p.Volumes.Ready(s, 1); done {
 		t.Error("it is ready, and not mounted")
 	}
-	if p.Left(uid) {
+	if p.HasDriverVolumes(uid) {
 		t.Error("a volume is left, and none was mounted")
 	}
 	d.fails = nil
@@ -192,7 +192,7 @@ func TestSetUp_ClaimOfADriversVolume_IsPublished(t *testing.T) {
 	if err := p.TearDown(t.Context(), uid, 1); err == nil || !strings.Contains(err.Error(), "the driver is away") || !d.Mounted(want) {
 		t.Errorf("without the driver: %v", err)
 	}
-	if !p.Left(uid) {
+	if !p.HasDriverVolumes(uid) {
 		t.Error("no volume is left, and one is mounted")
 	}
 	if err := p.Forget(t.Context(), key, uid); err == nil {

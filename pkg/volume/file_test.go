@@ -77,7 +77,7 @@ func TestC_1_35_9_VolumeOverItsLimit(t *testing.T) {
 	s := withUID(spec(empty("free"), memory("m", "1Mi"), limited("none", "0"), limited("one", "1Mi"), limited("two", "2Mi")), uid)
 	over := func() string {
 		t.Helper()
-		text, err := p.Over(t.Context(), s, 1, nil)
+		text, err := p.ExceededLimit(t.Context(), s, 1, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +161,7 @@ func TestC_1_35_9_MountsAreNotMeasured(t *testing.T) {
 	}
 	mount(t, "tmpfs", target, "tmpfs", 0, "size=8m")
 	write(t, target+"/big", strings.Repeat("x", 4<<20))
-	if got, err := p.Over(t.Context(), s, 1, nil); err != nil || got != "" {
+	if got, err := p.ExceededLimit(t.Context(), s, 1, nil); err != nil || got != "" {
 		t.Errorf("%q %v", got, err)
 	}
 }

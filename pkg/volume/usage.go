@@ -27,14 +27,14 @@ var (
 	errTooMany = fmt.Errorf("the pod's volumes have more than %d files", maxFileCount)
 )
 
-// Over measures the disk usage of an instance and returns a message about the first limit that it
+// ExceededLimit measures the disk usage of an instance and returns a message about the first limit that it
 // exceeds, "" for none (C-1.35.9): the sizeLimit of an emptyDir, the limits of all containers
 // together, the limit of one container. Sizes are blocks, as du counts them.
 //
 // layers holds the bytes of the containers' writable layers, by name; nil measures the limits of
-// emptyDirs only. Over stops measuring a tree at its limit. A volume also counts as over its limit
+// emptyDirs only. ExceededLimit stops measuring a tree at its limit. A volume also counts as over its limit
 // if it is too deep to measure, or if it brings the pod's files above maxFileCount.
-func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int, layers map[string]int64) (string, error) {
+func (v *Volumes) ExceededLimit(ctx context.Context, want *pod.Spec, instance int, layers map[string]int64) (string, error) {
 	_, all, err := v.place(want, instance)
 	if err != nil {
 		return "", err

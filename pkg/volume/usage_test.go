@@ -78,7 +78,7 @@ func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, p := range all {
-		if over, err := v.Over(t.Context(), want, 1, nil); over != "" || err != nil {
+		if over, err := v.ExceededLimit(t.Context(), want, 1, nil); over != "" || err != nil {
 			t.Fatalf("with %d names: %q, %v", 100*i, over, err)
 		}
 		for n := range 100 {
@@ -87,7 +87,7 @@ func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
 			}
 		}
 	}
-	if over, err := v.Over(t.Context(), want, 1, nil); err != nil || !strings.Contains(over, `volume "v2" cannot be measured`) {
+	if over, err := v.ExceededLimit(t.Context(), want, 1, nil); err != nil || !strings.Contains(over, `volume "v2" cannot be measured`) {
 		t.Errorf("with 300 names: %q, %v", over, err)
 	}
 }
@@ -196,7 +196,7 @@ func TestOver_LimitsOfContainers_CountLayersLogsAndVolumes(t *testing.T) {
 	} {
 		write(volume, row.volume)
 		write(log, row.log)
-		if got, err := v.Over(t.Context(), want, 1, row.layers); err != nil || got != row.want {
+		if got, err := v.ExceededLimit(t.Context(), want, 1, row.layers); err != nil || got != row.want {
 			t.Errorf("volume %d, log %d, layers %v: %q, %v, want %q", row.volume, row.log, row.layers, got, err, row.want)
 		}
 	}
