@@ -134,7 +134,7 @@ func (a *Agent) stats(live *feed.Live, events engine.Events) *stats.Stats {
 		cfg.Driven = a.csi.Usage
 	}
 	measured := stats.New(cfg)
-	a.metrics.Also(measured.Volumes())
+	a.metrics.Register(measured.Volumes())
 	return measured
 }
 

@@ -66,7 +66,7 @@ func placed(to server.Workload, o *pod.Object) server.Workload {
 }
 
 func (w workloadAnswers) shown(of controller.Workload, history bool) server.Workload {
-	one := placed(server.Workload{Object: workload.Shown(w.node, of.Decision), Unreported: of.Decision.Unreported}, of.Object)
+	one := placed(server.Workload{Object: workload.APIObject(w.node, of.Decision), Unreported: of.Decision.Unreported}, of.Object)
 	for _, o := range of.Decision.State.Override.Fields() {
 		one.Overrides = append(one.Overrides, server.WorkloadOverride(o))
 	}

@@ -132,5 +132,5 @@ func handler(r *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
-// Also adds the collector of another package, such as stats.Volumes, to /metrics.
-func (m *Metrics) Also(c prometheus.Collector) { m.all.MustRegister(c) }
+// Register adds the collector of another package, such as stats.Volumes, to /metrics.
+func (m *Metrics) Register(c prometheus.Collector) { m.all.MustRegister(c) }

@@ -267,7 +267,7 @@ func NewPodUpdate(u feed.Update, seq int, full bool) PodUpdate {
 		p.Fields = append(p.Fields, diff.Fields...)
 		p.Restart = restart(diff.RestartPod, diff.Containers, diff.Reason, diff.Resizes)
 		if full {
-			p.Object = Shown(s.Pod)
+			p.Object = ForOutput(s.Pod)
 		}
 		d.Pods = append(d.Pods, p)
 	}

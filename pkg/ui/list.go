@@ -62,7 +62,7 @@ func NewList(m *podconfig.Merged, showSecrets bool) List {
 		l.Items = append(l.Items, shownObject(o, showSecrets))
 	}
 	for s := range m.Pods.All() {
-		p := Shown(s.Pod)
+		p := ForOutput(s.Pod)
 		l.Items = append(l.Items, podObject{p.TypeMeta, p.ObjectMeta, p.Spec})
 	}
 	return l
@@ -79,9 +79,9 @@ func PodList(pods []v1.Pod) List {
 	return l
 }
 
-// Shown returns a copy of a desired pod for output: with its kind, and without the time
+// ForOutput returns a copy of a desired pod for output: with its kind, and without the time
 // when it was first seen, which differs from run to run.
-func Shown(p *v1.Pod) *v1.Pod {
+func ForOutput(p *v1.Pod) *v1.Pod {
 	p = p.DeepCopy()
 	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	delete(p.Annotations, pod.AnnotationConfigSeen)

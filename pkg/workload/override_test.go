@@ -173,7 +173,7 @@ func TestOverride_SourceIsNotChanged(t *testing.T) {
 	d := w.next()
 	equal(t, "the object of the source", asJSON(t, w.object.Object), before)
 	equal(t, "the object of the decision", *d.Object.Object.(*appsv1.Deployment).Spec.Replicas, 5)
-	equal(t, "the shown replicas", *Shown("node", d).(*appsv1.Deployment).Spec.Replicas, 5)
+	equal(t, "the shown replicas", *APIObject("node", d).(*appsv1.Deployment).Spec.Replicas, 5)
 }
 
 func TestOverrideCheck_Damaged_IsAnError(t *testing.T) {
@@ -254,12 +254,12 @@ func TestChildren_Deployment_HasItsReplicaSets(t *testing.T) {
 	for _, c := range Children("node", d, w.pods, w.now) {
 		set := c.(*appsv1.ReplicaSet)
 		got = append(got, strings.Join([]string{set.Annotations[annotationRevision], set.Annotations[changeCause], set.Spec.Selector.MatchLabels[appsv1.DefaultDeploymentUniqueLabelKey], asJSON(t, *set.Spec.Replicas), asJSON(t, set.Status.Replicas)}, " "))
-		equal(t, "the owner", set.OwnerReferences[0].UID, Shown("node", d).(*appsv1.Deployment).UID)
+		equal(t, "the owner", set.OwnerReferences[0].UID, APIObject("node", d).(*appsv1.Deployment).UID)
 	}
 	hashes := []string{d.State.Revisions[0].Hash, d.State.Revisions[1].Hash, d.State.Revisions[2].Hash}
 	want := []string{"1  " + hashes[0] + " 0 0", "2  " + hashes[1] + " 2 2", "3 a new color " + hashes[2] + " 1 1"}
 	equal(t, "the ReplicaSets", got, want)
-	shown := Shown("node", d).(*appsv1.Deployment)
+	shown := APIObject("node", d).(*appsv1.Deployment)
 	equal(t, "the revision", shown.Annotations[annotationRevision], "3")
 	equal(t, "the time of creation", shown.CreationTimestamp.Time.UTC(), worldBegin)
 	equal(t, "the updated pods", shown.Status.UpdatedReplicas, 1)

@@ -23,9 +23,9 @@ const (
 	annotationManual   = "cronjob.kubernetes.io/instantiate"
 )
 
-// Shown returns the workload of a decision as an API server would return it: with its overrides,
+// APIObject returns the workload of a decision as an API server would return it: with its overrides,
 // defaults and status.
-func Shown(node string, d Decision) any {
+func APIObject(node string, d Decision) any {
 	object := d.Object.Object.(runtime.Object).DeepCopyObject()
 	meta := object.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 	meta.Namespace, meta.Name, meta.UID = d.Object.Namespace, d.Object.Name, workloadUID(node, d.Object)
