@@ -52,7 +52,7 @@ func claimsOf(have pod.Actual, rec pod.Record) pod.ClaimHolder {
 	if rec.UID == have.UID && rec.Terminal != "" && !podview.MayRun(have) {
 		return h
 	}
-	for _, c := range podview.All(have) {
+	for _, c := range podview.AllContainers(have) {
 		h.Claims = append(h.Claims, c.Claims...)
 	}
 	return h

@@ -241,7 +241,7 @@ func (l *loop) movable() map[pod.Key]bool {
 
 // exclusiveCPUs returns the sets of exclusive CPUs of a pod's running containers, sorted.
 func exclusiveCPUs(have pod.Actual) (sets []string) {
-	for _, c := range podview.All(have) {
+	for _, c := range podview.AllContainers(have) {
 		if cpus := c.Placement.CPUs; cpus != "" && c.MayRun() {
 			sets = append(sets, cpus)
 		}

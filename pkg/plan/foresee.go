@@ -216,7 +216,7 @@ func (sim *simulation) end(which func(pod.Container) bool) {
 // the newest.
 func (sim *simulation) remove(which func(pod.Container) bool) {
 	have := &sim.v.Have
-	for _, c := range append(podview.Newest(*have), have.Dead...) {
+	for _, c := range append(podview.NewestContainers(*have), have.Dead...) {
 		if which(c) && c.State != pod.StateCreated {
 			sim.v.Record.Attempts[c.Name] = max(sim.v.Record.Attempts[c.Name], c.Attempt+1)
 		}

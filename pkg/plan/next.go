@@ -194,7 +194,7 @@ func (s *planner) terminated() bool {
 		s.add(Step{Action: TearDownVolumes, Instance: s.target, UID: s.uid(), Why: why})
 	}
 	if s.Record.Evicted() != nil && !podview.MayRun(s.Have) {
-		for _, c := range podview.All(s.Have) {
+		for _, c := range podview.AllContainers(s.Have) {
 			s.remove(c, why)
 		}
 		return true

@@ -122,7 +122,7 @@ const whyLeftover = "container is no longer in the spec"
 
 // leftovers stops the containers that the spec does not have any more, and returns them.
 func (s *planner) leftovers() (left []pod.Container) {
-	for _, c := range podview.Newest(s.Have) {
+	for _, c := range podview.NewestContainers(s.Have) {
 		if s.inSpec(c.Name) {
 			continue
 		}

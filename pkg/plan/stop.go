@@ -69,7 +69,7 @@ func (s *planner) remove(c pod.Container, why string) {
 // were created and never started: there is nothing to stop.
 func (s *planner) stopRunning(why string) {
 	s.stopContainers(why, func(c pod.Container) bool { return c.MayRun() })
-	for _, c := range podview.All(s.Have) {
+	for _, c := range podview.AllContainers(s.Have) {
 		if c.State == pod.StateCreated {
 			s.remove(c, why)
 		}
@@ -78,7 +78,7 @@ func (s *planner) stopRunning(why string) {
 
 func (s *planner) stopContainers(why string, selects func(pod.Container) bool) {
 	from := len(s.p.Steps)
-	for _, c := range podview.All(s.Have) {
+	for _, c := range podview.AllContainers(s.Have) {
 		if selects(c) {
 			s.stop(c, why)
 			s.p.Steps[len(s.p.Steps)-1].Together = true
@@ -140,7 +140,7 @@ func (s *planner) tearDown(why string) {
 	for _, c := range slices.Backward(s.Have.Dead) {
 		s.remove(c, why)
 	}
-	for _, c := range podview.Newest(s.Have) {
+	for _, c := range podview.NewestContainers(s.Have) {
 		s.remove(c, why)
 	}
 	for _, n := range s.Instances() {

@@ -276,7 +276,7 @@ func (s *State) MayHaveChanged(c pod.Container) bool {
 // MayRun reports whether any container of the pod may run, in any instance. A stop has to include
 // all of them.
 func MayRun(have pod.Actual) bool {
-	return slices.ContainsFunc(All(have), pod.Container.MayRun)
+	return slices.ContainsFunc(AllContainers(have), pod.Container.MayRun)
 }
 
 // ContainersRunning is MayRun for the newest container of each name. The status shows those.
@@ -306,16 +306,16 @@ func (s *State) AnyLeft() bool {
 	return s.SandboxReady() || slices.ContainsFunc(s.have.Dead, pod.Container.MayRun)
 }
 
-// Newest returns the newest containers, by name.
-func Newest(have pod.Actual) []pod.Container {
+// NewestContainers returns the newest containers, by name.
+func NewestContainers(have pod.Actual) []pod.Container {
 	return slices.SortedFunc(maps.Values(have.Containers), func(a, b pod.Container) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID))
 	})
 }
 
-// All returns all containers, by name, older ones after newer ones.
-func All(have pod.Actual) []pod.Container {
-	all := append(Newest(have), have.Dead...)
+// AllContainers returns all containers, by name, older ones after newer ones.
+func AllContainers(have pod.Actual) []pod.Container {
+	all := append(NewestContainers(have), have.Dead...)
 	slices.SortStableFunc(all, func(a, b pod.Container) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
@@ -335,7 +335,7 @@ func DuplicatesOf(have pod.Actual) (d Duplicates) {
 			d.Older = append(d.Older, c)
 		}
 	}
-	for _, c := range Newest(have) {
+	for _, c := range NewestContainers(have) {
 		if have.Sandbox != nil && c.SandboxID != have.Sandbox.ID && c.State != pod.StateExited {
 			d.Outside = append(d.Outside, c)
 		}

@@ -123,7 +123,7 @@ func (w *world) checkPods(when string) {
 		if !slices.ContainsFunc(desired, func(p *v1.Pod) bool { return p.Name == have.Key.Name }) {
 			w.problem(left, "%s: %s is left in the runtime", when, have.Key)
 		}
-		for _, c := range podview.All(have) {
+		for _, c := range podview.AllContainers(have) {
 			if !c.MayRun() {
 				continue
 			}
