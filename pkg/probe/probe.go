@@ -88,7 +88,7 @@ func (p *Prober) Probe(ctx context.Context, r pod.ProbeRequest) error {
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("probe canceled: %w", context.Cause(ctx))
-		case !Trouble(err), time.Since(begin) >= Timeout(r.Probe):
+		case !IsProberError(err), time.Since(begin) >= Timeout(r.Probe):
 			return err
 		}
 	}

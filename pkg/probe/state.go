@@ -50,9 +50,9 @@ func (s State) Final() bool {
 	return false
 }
 
-// Trouble reports whether err, as Prober.Probe returns it, is the prober's own trouble and
+// IsProberError reports whether err, as Prober.Probe returns it, is a failure of the prober and
 // no answer of the container.
-func Trouble(err error) bool {
+func IsProberError(err error) bool {
 	var failure *pod.ProbeFailure
 	var warning *pod.ProbeWarning
 	return err != nil && !errors.As(err, &failure) && !errors.As(err, &warning)
@@ -63,7 +63,7 @@ func Trouble(err error) bool {
 // repeat up to their threshold (C-1.29.8). A *pod.ProbeWarning is a success, and the
 // prober's own trouble changes nothing (C-1.29.7).
 func (s State) After(p *v1.Probe, err error) (next State, published bool) {
-	if Trouble(err) {
+	if IsProberError(err) {
 		return s, false
 	}
 	var failure *pod.ProbeFailure

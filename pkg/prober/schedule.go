@@ -186,7 +186,7 @@ func (s *schedule) apply(t *task, err error) {
 	if t.state, changed = t.state.After(t.Probe(), err); changed {
 		s.unsent = append(s.unsent, Status{t.Key, t.Kind, t.Container.Name, t.state.Status})
 	}
-	if s.report(t, err); !probe.Trouble(err) {
+	if s.report(t, err); !probe.IsProberError(err) {
 		t.errorsInARow = 0
 		return
 	}
@@ -207,7 +207,7 @@ func (s *schedule) report(t *task, err error) {
 		return
 	}
 	kind := title(t.Kind)
-	if probe.Trouble(err) {
+	if probe.IsProberError(err) {
 		if _, panicked := panics.Of(err); !panicked && t.errorsInARow > 0 { // the first one may be due to the container's exit
 			s.event(t.Target, reasonUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %v", kind, err))
 		}
