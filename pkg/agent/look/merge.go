@@ -20,7 +20,7 @@ import (
 // Manifests reads the sources of -f once, and returns their set without pods of workloads, and the
 // sources. kept are an agent's records: a rejected pod keeps its recorded version.
 func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Merged, Sources, error) {
-	sources, err := c.Sources(Reading{Recorded: c.Specs(kept), Permissions: file.Say})
+	sources, err := c.Sources(Reading{Recorded: c.Specs(kept), Permissions: file.Warn})
 	if err != nil {
 		return nil, Sources{}, err
 	}
@@ -31,7 +31,7 @@ func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Me
 // Merge reads all sources once, after this process has given up its other rights.
 func (c Config) Merge(ctx context.Context) (*podconfig.Merged, error) {
 	workloads := c.newWorkloads()
-	sources, err := c.Sources(Reading{Permissions: file.Say, Watched: true, Expander: workloads})
+	sources, err := c.Sources(Reading{Permissions: file.Warn, Watched: true, Expander: workloads})
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (s Sources) once(ctx context.Context) (*podconfig.Merged, error) {
 
 // Updates follows all sources, until ctx ends or no source can change any more.
 func (c Config) Updates(ctx context.Context, mode podconfig.Mode) (iter.Seq[feed.Update], error) {
-	sources, err := c.Sources(Reading{Mode: mode, Permissions: file.Say, Watched: true, Expander: c.newWorkloads()})
+	sources, err := c.Sources(Reading{Mode: mode, Permissions: file.Warn, Watched: true, Expander: c.newWorkloads()})
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 	if err := c.confine(); err != nil {
 		return none, err
 	}
-	r, workloads := Reading{Permissions: file.Say, Watched: true}, c.newWorkloads()
+	r, workloads := Reading{Permissions: file.Warn, Watched: true}, c.newWorkloads()
 	if o.Observer != nil {
 		o.Records = c.keptHere()
 		workloads = c.agentWorkloads(o.Records)

@@ -300,7 +300,7 @@ func (l *look) read(f *opened, c violation, now time.Time) {
 		return
 	}
 	if !c.none() {
-		notices = append(slices.Clip(notices), c.at(path, Say))
+		notices = append(slices.Clip(notices), c.at(path, Warn))
 	}
 	l.accept(path, e)
 	l.set.Put(reading, notices)

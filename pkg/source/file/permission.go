@@ -12,7 +12,7 @@ import (
 // exact rules.
 //
 // On systems other than Linux the permissions are not known: Refuse refuses every manifest, and
-// Say reports none.
+// Warn reports none.
 type Permissions int
 
 const (
@@ -21,8 +21,8 @@ const (
 	// write. If they can write a directory at Path or above it, the source yields an error.
 	// Refuse is the zero value.
 	Refuse Permissions = iota
-	// Say reads the manifest and reports it in Snapshot.Skipped.
-	Say
+	// Warn reads the manifest and reports it in Snapshot.Skipped.
+	Warn
 	// Ignore reads the manifest and reports nothing.
 	Ignore
 )
@@ -38,9 +38,9 @@ type violation struct {
 
 func (c violation) none() bool { return c == violation{} }
 
-// at returns c as a problem of file; p is Refuse or Say.
+// at returns c as a problem of file; p is Refuse or Warn.
 func (c violation) at(file string, p Permissions) pod.Problem {
-	if p == Say {
+	if p == Warn {
 		return pod.Problem{File: file, Msg: c.text + "; serve refuses it", Hint: c.fix}
 	}
 	return pod.Problem{File: file, Msg: c.text, Hint: c.fix + "; " + insecureHint}

@@ -136,10 +136,10 @@ func TestPermissionsOfFilesAreRefused(t *testing.T) {
 					t.Errorf("problem\n%s\nwant\n%s", got, c.want)
 				}
 			}
-			// Say and Ignore both read it.
-			w = p.listen(recursive, func(c *file.Config) { c.Permissions = file.Say }).Set()
+			// Warn and Ignore both read it.
+			w = p.listen(recursive, func(c *file.Config) { c.Permissions = file.Warn }).Set()
 			if len(w.Contents()) != 2 || w.Contents()[0] == "!" || len(w.Skipped) != 1 || !strings.HasSuffix(w.Skipped[0].Msg, "; serve refuses it") {
-				t.Errorf("Say: %q, notices %v", w.Contents(), w.Skipped)
+				t.Errorf("Warn: %q, notices %v", w.Contents(), w.Skipped)
 			}
 			w = p.listen(recursive, func(c *file.Config) { c.Permissions = file.Ignore }).Set()
 			if len(w.Contents()) != 2 || w.Contents()[0] == "!" || len(w.Skipped) != 0 {
@@ -237,9 +237,9 @@ func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 				if w.Pod("good") != first.Pod("good") {
 					t.Error("the pod is another pointer")
 				}
-				// Say reports the directory once, not every file.
+				// Warn reports the directory once, not every file.
 				c.bad(t, p.dir)
-				w = p.listen(at, func(c *file.Config) { c.Permissions = file.Say }).Set()
+				w = p.listen(at, func(c *file.Config) { c.Permissions = file.Warn }).Set()
 				w.Holds(t, "good")
 				if len(w.Skipped) != 1 || w.Skipped[0].File != p.dir {
 					t.Errorf("notices: %v", w.Skipped)
@@ -285,7 +285,7 @@ func TestPermissions_AncestorOfOthers_IsAnError(t *testing.T) {
 	}
 }
 
-// A file that turns bad keeps its pods, and one chmod repairs it; the notice of Say
+// A file that turns bad keeps its pods, and one chmod repairs it; the notice of Warn
 // comes and goes the same way.
 //
 // Shows: I9
@@ -293,7 +293,7 @@ func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
 	t.Parallel()
 	p := newGuarded(t)
 	refuses := p.listen()
-	says := p.listen(func(c *file.Config) { c.Permissions = file.Say })
+	says := p.listen(func(c *file.Config) { c.Permissions = file.Warn })
 	first, firstSaid := refuses.Set(), says.Set()
 	for range 2 {
 		chmod(t, p.path("good.yaml"), 0o666)
@@ -301,7 +301,7 @@ func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
 		w.Holds(t, "!")
 		w.Names(t, "good") // the reading lacks it; podconfig keeps it
 		if w = says.Set(); len(w.Skipped) != 1 || w.Pod("good") != firstSaid.Pod("good") {
-			t.Errorf("Say: %q, notices %v", w.Contents(), w.Skipped)
+			t.Errorf("Warn: %q, notices %v", w.Contents(), w.Skipped)
 		}
 		w.Names(t)
 		chmod(t, p.path("good.yaml"), 0o644)
@@ -311,7 +311,7 @@ func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
 			t.Error("the pod is another pointer")
 		}
 		if w = says.Set(); len(w.Skipped) != 0 || w.Pod("good") != firstSaid.Pod("good") {
-			t.Errorf("Say: %q, notices %v", w.Contents(), w.Skipped)
+			t.Errorf("Warn: %q, notices %v", w.Contents(), w.Skipped)
 		}
 	}
 }

@@ -203,8 +203,8 @@ func (w *walker) see(d *dir) (*folder, violation, uint64, error) {
 		w.folders[d.path] = f
 	}
 	f.turn, f.listed, f.violation = w.turn, true, w.judgeDirectory(d.path, &st)
-	if !f.violation.none() && w.cfg.Permissions == Say {
-		w.skipped = append(w.skipped, f.violation.at(d.path, Say))
+	if !f.violation.none() && w.cfg.Permissions == Warn {
+		w.skipped = append(w.skipped, f.violation.at(d.path, Warn))
 	}
 	return f, f.violation, w.mountOf(&st), nil
 }
@@ -216,7 +216,7 @@ func (w *walker) judgeDirectory(path string, st *state) violation {
 	if path == w.root || above == nil || above.turn != w.turn {
 		return w.cfg.judgePath(path, st)
 	}
-	if c := w.cfg.judge(path, st); !c.none() || w.cfg.Permissions == Say { // see has reported the violation above
+	if c := w.cfg.judge(path, st); !c.none() || w.cfg.Permissions == Warn { // see has reported the violation above
 		return c
 	}
 	return above.violation.of(filepath.Dir(path))
