@@ -73,7 +73,7 @@ type task struct {
 	stale  bool               // the process was stopped during the run, or the probe was edited: discard its result
 	cancel context.CancelFunc // cancels the run
 
-	errorsInARow int // how many of the newest runs, in a row, ended with probe.Trouble
+	errorsInARow int // how many of the newest runs, in a row, ended with an error of the prober
 }
 
 func newSchedule(start time.Time, log *slog.Logger, event func(t Target, reason, message string)) *schedule {
