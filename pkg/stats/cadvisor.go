@@ -95,12 +95,6 @@ func (t *table) pod(p *podReading) {
 
 // fromRuntime returns a group with the runtime's data.
 func fromRuntime(c *containerReading) *group {
-	value := func(n *uint64) uint64 {
-		if n == nil {
-			return 0
-		}
-		return *n
-	}
 	u := c.usage
 	g := &group{time: u.At, began: c.status.State.Running.StartedAt.Time, threadsMax: unlimited}
 	g.cpu.total, g.cpu.quota = ptr.Deref(u.CPUNanoseconds, 0), -1
