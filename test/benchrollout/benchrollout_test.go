@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -95,7 +96,8 @@ func TestAsk_StatusIsNotOK_Fails(t *testing.T) {
 	defer s.Close()
 	for _, kept := range []bool{true, false} {
 		for path, fine := range map[string]bool{"/": true, "/other": false} {
-			if err := ask(t.Context(), client(kept), s.URL+path); (err == nil) != fine {
+			l := newLoad(s.URL+path, netip.MustParsePrefix("127.0.0.0/8"))
+			if err := ask(t.Context(), l.client(kept), l.url); (err == nil) != fine {
 				t.Errorf("%s, kept %t: %v", path, kept, err)
 			}
 		}
@@ -103,7 +105,7 @@ func TestAsk_StatusIsNotOK_Fails(t *testing.T) {
 }
 
 func TestNote_Failures_AreCountedByTheirConnection(t *testing.T) {
-	l := newLoad("")
+	l := newLoad("", netip.Prefix{})
 	l.note(true, time.Millisecond, 0, nil)
 	l.note(true, time.Millisecond, 2, errors.New("dial tcp 198.18.40.20:80: refused"))
 	l.note(false, time.Millisecond, 0, errors.New("read 10.0.0.1:4711->198.18.40.20:80: reset"))

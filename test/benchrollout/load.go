@@ -7,8 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"path/filepath"
 	"regexp"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -19,6 +22,12 @@ const (
 	answerLimit = 5 * time.Second
 	// mostErrors is how many different errors are kept.
 	mostErrors = 20
+	// slowDial and lastLook are when a connection that does not open is observed in the kernel: after
+	// two SYNs at least, and before its dial gives up. mostObserved is how many are kept.
+	slowDial, lastLook = 2500 * time.Millisecond, answerLimit - 200*time.Millisecond
+	mostObserved       = 10
+	// mostBusy is how many sources in a row may belong to other sockets of the machine.
+	mostBusy = 100
 )
 
 // Load sends GET requests to an address at a steady rate, half of them over connections that stay
@@ -26,11 +35,13 @@ const (
 // clients do, a client repeats a GET on a new connection if the server closed the open one before
 // it answered.
 type Load struct {
-	url string
+	url  string
+	from *sources // of connections
 
-	mu     sync.Mutex // guards the fields below
-	window Window
-	errors map[string]int
+	mu       sync.Mutex // guards the fields below
+	window   Window
+	errors   map[string]int
+	observed []string // connections that did not open, or opened late
 }
 
 // Window is the load since the last call of Take.
@@ -44,7 +55,9 @@ type Window struct {
 // Failed returns how many requests failed.
 func (w Window) Failed() int { return w.KeptFailed + w.FreshFailed }
 
-func newLoad(url string) *Load { return &Load{url: url, errors: map[string]int{}} }
+func newLoad(url string, from netip.Prefix) *Load {
+	return &Load{url: url, from: &sources{addrs: from}, errors: map[string]int{}}
+}
 
 // Run sends rate requests a second until the context ends.
 func (l *Load) Run(ctx context.Context, rate int) {
@@ -53,7 +66,7 @@ func (l *Load) Run(ctx context.Context, rate int) {
 		every := time.Duration(float64(workers) * float64(time.Second) / (float64(rate) / 2))
 		for i := range workers {
 			first := time.Now().Add(every * time.Duration(i) / time.Duration(workers))
-			wg.Go(func() { l.worker(ctx, client(kept), kept, first, every) })
+			wg.Go(func() { l.worker(ctx, l.client(kept), kept, first, every) })
 		}
 	}
 	work(keptWorkers, true)
@@ -63,17 +76,62 @@ func (l *Load) Run(ctx context.Context, rate int) {
 
 // client returns a client with connections of its own. One that opens a connection for each
 // request resets them when it has the whole answer: none waits in the kernel for a minute.
-func client(kept bool) *http.Client {
-	dialer := &net.Dialer{Timeout: answerLimit}
+func (l *Load) client(kept bool) *http.Client {
 	t := &http.Transport{DisableKeepAlives: !kept, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		c, err := dialer.DialContext(ctx, network, address)
+		c, err := l.dial(ctx, network, address)
 		if tcp, ok := c.(*net.TCPConn); ok && !kept {
 			err = errors.Join(err, tcp.SetLinger(0))
 		}
 		return c, err
 	}
 	return &http.Client{Transport: t, Timeout: answerLimit}
+}
+
+// dial opens a connection from the next source that no other socket of the machine has.
+func (l *Load) dial(ctx context.Context, network, address string) (c net.Conn, err error) {
+	for range mostBusy {
+		from := l.from.next()
+		dialer := &net.Dialer{Timeout: answerLimit, LocalAddr: net.TCPAddrFromAddrPort(from)}
+		begin, ended := time.Now(), make(chan error, 1)
+		slow := time.AfterFunc(slowDial, func() { l.watch(from, begin, ended) })
+		c, err = dialer.DialContext(ctx, network, address)
+		slow.Stop()
+		ended <- err
+		if !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+			break
+		}
+	}
+	return c, err
+}
+
+// watch observes a connection that does not open: now, and when its dial ends, or shortly before it
+// gives up. In between it collects the packets of the connection on the node and at the endpoint.
+func (l *Load) watch(from netip.AddrPort, begin time.Time, ended <-chan error) {
+	onNode := capture("/proc/self/ns/net", begin, from)
+	early := observe(from, begin)
+	atEndpoint := func() []string { return nil }
+	if early.process != "" {
+		atEndpoint = capture(filepath.Join(early.process, "ns/net"), begin, early.entry.client)
+	}
+	last := time.NewTimer(time.Until(begin.Add(lastLook)))
+	defer last.Stop()
+	outcome := "not open"
+	select {
+	case <-last.C:
+	case err := <-ended:
+		outcome = "opened late"
+		if err != nil {
+			outcome = err.Error()
+		}
+	}
+	text := describe(from, outcome, early, observe(from, begin)) +
+		fmt.Sprintf("; packets on the node: %q; at the endpoint: %q", onNode(), atEndpoint())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.observed) < mostObserved {
+		l.observed = append(l.observed, text)
+	}
 }
 
 // worker sends requests at fixed times. It leaves out those that are more than a second late.
@@ -157,7 +215,8 @@ func (l *Load) Take() Window {
 	return w
 }
 
-// Errors returns the errors so far, with their counts, and begins again.
+// Errors returns the errors so far, with their counts, and the observed connections, and begins
+// again.
 func (l *Load) Errors() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,6 +224,7 @@ func (l *Load) Errors() []string {
 	for text, n := range l.errors {
 		out = append(out, fmt.Sprintf("%d × %s", n, text))
 	}
-	l.errors = map[string]int{}
+	out = append(out, l.observed...)
+	l.errors, l.observed = map[string]int{}, nil
 	return out
 }

@@ -3,8 +3,8 @@
 // back. docs/benchmarks.md has the method.
 //
 // A run owns everything it touches: its own containerd (test/node), the agent's processes, their
-// directories. The rules of the Service are in the network namespace of the command, and are gone
-// at the end, also after an error or a signal.
+// directories. The rules of the Service and the route of the clients' addresses are in the network
+// namespace of the command, and are gone at the end, also after an error or a signal.
 //
 // Every request counts. A client repeats a request only if the protocol allows that, and no round
 // is left out.
@@ -84,6 +84,10 @@ func (b *bench) measureAll(ctx context.Context) (err error) {
 		return err
 	}
 	b.Nodectl.Args = []string{"--service-cidr", serviceRange, "--dns=false"}
+	if err := routeClients(ctx, clientRange, true); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, routeClients(context.WithoutCancel(ctx), clientRange, false)) }()
 	return b.Measure(ctx)
 }
 

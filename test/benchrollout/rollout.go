@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -99,7 +100,7 @@ func (s *stage) await(ctx context.Context, limit time.Duration, done func(*shown
 // the Deployment and the Service.
 func (b *bench) withStage(ctx context.Context, name string, deadline, minReady time.Duration, do func(*stage) error) error {
 	return b.Turn(ctx, b.Nodectl, name, b.Node.Endpoint, nil, func(t *arm.Turn) (err error) {
-		s := &stage{Turn: t, load: newLoad("http://" + address + "/"), deadline: deadline, minReady: minReady, lowest: replicas}
+		s := &stage{Turn: t, load: newLoad("http://"+address+"/", netip.MustParsePrefix(clientRange)), deadline: deadline, minReady: minReady, lowest: replicas}
 		defer func() { err = errors.Join(err, s.clear(context.WithoutCancel(ctx))) }()
 		if err := s.write(good(0)); err != nil {
 			return err
