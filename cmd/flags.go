@@ -117,7 +117,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("offline-start", d.OfflineStart, "start the last known pods of these sources without waiting for their answer: none, api")
 	f.String("workloads", d.Workloads, "with --kubeconfig, for workloads of files: refuse to start, or stop their pods first")
 	f.Bool("insecure-manifest-permissions", d.InsecureManifestPermissions, "read manifests that other users can write")
-	f.Duration("sync-frequency", d.SyncFrequency, "how often every pod is synced if nothing changes")
+	f.Duration("sync-frequency", d.SyncFrequency, "how often all containers are listed, to find changes that the runtime did not report")
 	f.String("image-service-endpoint", d.ImageServiceEndpoint, "socket of the service that pulls images (default: the runtime's)")
 	f.Duration("runtime-request-timeout", d.RuntimeRequestTimeout, "timeout of calls to the runtime that change something; pulls, commands and stops have their own")
 	f.String("image-dir", d.ImageDir, "directory of image archives, imported before any pull (default <root-dir>/images)")
