@@ -1,16 +1,15 @@
-// Package apiserver reports the pods of this node to an API server: it patches
+// Package apiserver reports the pods of this node to an API server. It patches
 // statuses, creates mirror pods of static pods, completes deletions, and sends events.
 //
-// Report, Seen, Event and the others only store their input, under a lock that is held for moments.
-// Run owns the rest. Its loop decides the next request of every pod, with one request per pod and a
-// few pods at once. Requests send their results to the loop on answers (cap 0: the loop receives
-// until the last one is in). wake and woken (cap 1) signal new input, the one for pods and the
-// other for events. Only the newest status of each pod and a bounded number of events are queued,
-// so an outage of any length needs no more memory than a short one.
+// Report, Seen, Event and the other methods only store their input, under a lock that is held
+// briefly. Run owns the rest. Its loop decides the next request of every pod. A pod has one request
+// in flight, and a few pods have one at the same time. Requests send their results to the loop on
+// answers (cap 0: the loop receives until the last one is in). inputQueued and eventQueued (cap 1)
+// signal new input. Only the newest status of each pod and a bounded number of events are queued.
+// So a long outage needs no more memory than a short one.
 //
-// The one rule: the loop builds a request from the state at the time it sends it, never
-// from the state at the time of an event. It never sends an outdated status, nor one
-// that the server already holds.
+// The loop builds a request from the state at the time it sends it, never from the state at the
+// time of an event. It never sends an outdated status, nor one that the server already holds.
 package apiserver
 
 import (
@@ -32,8 +31,8 @@ import (
 )
 
 const (
-	// atOnce is the greatest number of pods with a request in flight.
-	atOnce = 8
+	// maxInFlight limits the number of pods with a request in flight.
+	maxInFlight = 8
 	// requestTimeout is the timeout of a request.
 	requestTimeout = 15 * time.Second
 	// reconcileEvery is how often the loop compares every pod with the server's copy
@@ -48,8 +47,8 @@ type Config struct {
 	// Node is the name of this node, in any case; an API server knows it in lower
 	// case.
 	Node string
-	// NodeUID returns the UID of the Node object, "" while there is none: mirrors
-	// belong to it, and wait for it. It must not block. nil makes no mirrors.
+	// NodeUID returns the UID of the Node object, which owns the mirrors. While it returns "", the
+	// sink creates no mirror. It must not block. With nil, the sink never creates mirrors.
 	NodeUID func() types.UID
 	// QPS and Burst limit the requests for pods; a QPS of 0 or less is no limit.
 	QPS   float64
@@ -57,7 +56,7 @@ type Config struct {
 	// EventQPS and EventBurst limit the requests for events, in the same way.
 	EventQPS   float64
 	EventBurst int
-	// Synced receives the time from a status change until the API server had it; it may
+	// Synced receives the time from a status change until the API server accepted it. It may
 	// be nil. It must not block.
 	Synced func(took time.Duration)
 	// Log receives each failure once; nil discards them.
@@ -70,19 +69,19 @@ type Sink struct {
 	log  *slog.Logger
 	pods *rest.RESTClient
 
-	wake  chan struct{} // the inbox has input for the loop
-	woken chan struct{} // an event is queued
+	inputQueued chan struct{} // the inbox has input for the loop
+	eventQueued chan struct{} // an event is queued
 
 	mu    sync.Mutex
 	inbox inbox
 	queue queue
 	// reported is the time of the last Report.
 	reported time.Time
-	// hashes holds config.hash by static pod: events name it (see Event).
+	// hashes holds the hash of each static pod, which its events have as the pod's UID.
 	hashes map[pod.Key]staticHash
 }
 
-// staticHash is a static pod's hash, and its UID.
+// staticHash has the UID of a static pod, and the hash in its annotation config.hash.
 type staticHash struct{ uid, hash types.UID }
 
 // New returns the sink of the server of cfg.REST. It sends nothing before Run.
@@ -99,7 +98,7 @@ func New(cfg Config) (*Sink, error) {
 	}
 	r := apiclient.ForGroup(cfg.REST, v1.SchemeGroupVersion)
 	r.ContentType, r.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
-	r.QPS, r.Burst, r.RateLimiter = -1, 0, nil // the loops have their own
+	r.QPS, r.Burst, r.RateLimiter = -1, 0, nil // the loops have their own limits
 	r.Wrap(func(next http.RoundTripper) http.RoundTripper { return retryAfterTransport{next} })
 	client, err := rest.RESTClientFor(r)
 	if err != nil {
@@ -107,13 +106,13 @@ func New(cfg Config) (*Sink, error) {
 	}
 	return &Sink{
 		cfg: cfg, log: cfg.Log, pods: client,
-		wake: make(chan struct{}, 1), woken: make(chan struct{}, 1),
+		inputQueued: make(chan struct{}, 1), eventQueued: make(chan struct{}, 1),
 		inbox:  newInbox(),
 		hashes: make(map[pod.Key]staticHash),
 	}, nil
 }
 
-// Report takes a pod's newest status, which replaces the one before (C-1.27.1). It
+// Report stores a pod's newest status, which replaces the one before (C-1.27.1). It
 // never blocks on the network, and the error is always nil.
 func (s *Sink) Report(r pod.StatusReport) error {
 	key := pod.KeyOf(r.Pod)
@@ -125,29 +124,28 @@ func (s *Sink) Report(r pod.StatusReport) error {
 		delete(s.hashes, key)
 	}
 	s.mu.Unlock()
-	signal(s.wake)
+	signal(s.inputQueued)
 	return nil
 }
 
-// Seen takes a pod of this node as the server shows it, mirrors included; gone means
+// Seen stores a pod of this node as the server shows it, mirrors included; gone means
 // that the server no longer has it. The sink keeps p and never writes to it. It never
 // blocks.
 func (s *Sink) Seen(p *v1.Pod, gone bool) {
 	s.mu.Lock()
 	s.inbox.see(p, gone)
 	s.mu.Unlock()
-	signal(s.wake)
+	signal(s.inputQueued)
 }
 
-// Synced means that every source is ready. Mirrors of static pods without a report
-// until now, or reported as gone, are orphans, and the loop deletes them (C-1.12.5,
-// C-1.13.6). The engine calls it at "Status of every pod is known", after the last of these
-// reports; it may call it more than once.
+// Synced means that every source is ready and that every pod was reported. A mirror whose static
+// pod has no report, or is reported as gone, is an orphan, and the loop deletes it (C-1.12.5,
+// C-1.13.6). The engine may call Synced more than once.
 func (s *Sink) Synced() {
 	s.mu.Lock()
 	s.inbox.synced = true
 	s.mu.Unlock()
-	signal(s.wake)
+	signal(s.inputQueued)
 }
 
 // Run sends statuses, mirrors and events until ctx ends, and then cancels requests in flight. The
@@ -163,10 +161,10 @@ func (s *Sink) Run(ctx context.Context) error {
 // static reports whether a report is of a pod that does not come from an API server.
 func static(r pod.StatusReport) bool { return !r.Origin.FromAPI() }
 
-// signal signals bell, unless a signal is already pending.
-func signal(bell chan<- struct{}) {
+// signal sends to c, unless a signal is already pending.
+func signal(c chan<- struct{}) {
 	select {
-	case bell <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

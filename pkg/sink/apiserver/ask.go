@@ -25,8 +25,8 @@ type answer struct {
 	retry  time.Duration // the server's Retry-After
 }
 
-// do sends a request. The client does not retry: the loop builds the
-// next request from the state at that time.
+// do sends a request. The client does not retry, because the loop builds each request from the
+// newest state.
 func (s *Sink) do(ctx context.Context, q request) answer {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -41,7 +41,7 @@ func (s *Sink) ask(ctx context.Context, a *answer) {
 	q, p := a.request, &v1.Pod{}
 	switch q.verb {
 	case get:
-		// A list of one: a node may not even ask for a pod that is not its own.
+		// A list with a selector: a node has no right to get a pod that is not its own.
 		list := &v1.PodList{}
 		one := fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", q.key.Name), fields.OneTermEqualSelector("spec.nodeName", s.cfg.Node))
 		a.err = s.pods.Get().Namespace(q.key.Namespace).Resource("pods").Param("fieldSelector", one.String()).MaxRetries(0).Do(ctx).Into(list)
@@ -64,8 +64,8 @@ func (s *Sink) ask(ctx context.Context, a *answer) {
 	}
 }
 
-// retryKey is where a context keeps the answer's Retry-After, a *time.Duration:
-// client-go shows no headers.
+// retryKey is the context's key for the Retry-After of the answer, a *time.Duration: client-go does
+// not return headers.
 type retryKey struct{}
 
 // retryAfterTransport stores the Retry-After of an answer in the request's context.
@@ -82,29 +82,29 @@ func (p retryAfterTransport) RoundTrip(r *http.Request) (*http.Response, error) 
 	return answer, err
 }
 
-// errorClass classifies an error by the loop's reaction.
-type errorClass int
+// errorKind is the kind of an error, by the loop's reaction.
+type errorKind int
 
 const (
-	fine     errorClass = iota
-	gone                // the pod is not there, or is another
-	stale               // the known state is out of date
-	tooLarge            // the status must be shortened
-	refused             // this pod: later, or never
-	failed              // this pod: the server could not, and may have
-	away                // every pod: the server cannot be reached, or asks for a pause
+	fine        errorKind = iota
+	gone                  // the pod does not exist, or another one has its name
+	stale                 // the known state is out of date
+	tooLarge              // the status must be shortened
+	refused               // the server refuses the request about this pod
+	failed                // the server failed; it may have carried out the request
+	unavailable           // for all pods: the server cannot be reached, or demands a pause
 )
 
-// judge returns the class of an error.
-func judge(q request, err error) errorClass {
+// classify returns the kind of an error.
+func classify(q request, err error) errorKind {
 	if err == nil {
 		return fine
 	}
-	var said apierrors.APIStatus
-	if !errors.As(err, &said) {
-		return away
+	var answered apierrors.APIStatus
+	if !errors.As(err, &answered) {
+		return unavailable
 	}
-	status := said.Status()
+	status := answered.Status()
 	switch code := status.Code; {
 	case code == http.StatusRequestEntityTooLarge, strings.Contains(status.Message, "request is too large"):
 		return tooLarge
@@ -115,7 +115,7 @@ func judge(q request, err error) errorClass {
 	case code == http.StatusUnprocessableEntity && q.verb == patch && slices.ContainsFunc(causes(status), func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" }):
 		return stale
 	case code == http.StatusUnauthorized, code == http.StatusTooManyRequests, code == http.StatusBadGateway, code == http.StatusServiceUnavailable, code == http.StatusGatewayTimeout:
-		return away
+		return unavailable
 	case code >= 500:
 		return failed
 	}
@@ -125,11 +125,11 @@ func judge(q request, err error) errorClass {
 // isNodeUnknown reports whether the server refuses a mirror because its admission does
 // not know the node yet, which was registered a moment ago.
 func isNodeUnknown(err error) bool {
-	var said apierrors.APIStatus
-	if !apierrors.IsNotFound(err) || !errors.As(err, &said) {
+	var answered apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &answered) {
 		return false
 	}
-	of := said.Status().Details
+	of := answered.Status().Details
 	return of != nil && (of.Kind == "node" || of.Kind == "nodes")
 }
 
@@ -140,14 +140,14 @@ func causes(s metav1.Status) []metav1.StatusCause {
 	return s.Details.Causes
 }
 
-// explain returns an error for a log. A server's error about a field repeats its value,
-// which may be a secret: then explain names only the field.
+// explain returns an error for a log. A server's error about a field contains its value, which may
+// be a secret: explain then names only the field.
 func explain(err error) error {
-	var said apierrors.APIStatus
-	if !errors.As(err, &said) {
+	var answered apierrors.APIStatus
+	if !errors.As(err, &answered) {
 		return err
 	}
-	status := said.Status()
+	status := answered.Status()
 	if status.Code == http.StatusUnprocessableEntity || status.Code == http.StatusBadRequest {
 		var fields []string
 		for _, c := range causes(status) {

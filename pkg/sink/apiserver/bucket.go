@@ -2,7 +2,7 @@ package apiserver
 
 import "time"
 
-// bucket is a token bucket: qps requests a second, and burst at once.
+// bucket is a token bucket: it allows qps requests a second, and burst at once.
 type bucket struct {
 	qps, burst float64
 	left       float64

@@ -14,11 +14,11 @@ type verb int
 
 const (
 	nothing verb = iota
-	await        // ask for the object first
+	await        // send nothing, and look at the entry again after awaitPause
 	get
 	patch  // of the status
 	create // a mirror
-	remove // with grace 0
+	remove // with grace period 0
 )
 
 // request is one call of the API server for one pod.
@@ -27,7 +27,7 @@ type request struct {
 	key    pod.Key
 	uid    types.UID         // the request is for this pod, and for no other of its name
 	body   []byte            // of a patch
-	report *pod.StatusReport // it was made from
+	report *pod.StatusReport // that the request was made from
 	pod    *v1.Pod           // to create
 }
 
@@ -36,7 +36,7 @@ func (l *loop) next(e *entry, now time.Time) request {
 	r, o := e.report, e.object
 	wanted := r != nil && static(*r) && !r.Gone
 	switch {
-	case e.doubtful:
+	case e.mustRead:
 		return request{verb: get, key: e.key}
 	case o == nil && wanted:
 		return l.newMirror(e, now)
@@ -48,8 +48,8 @@ func (l *loop) next(e *entry, now time.Time) request {
 		return l.mirrorNext(e, wanted, now)
 	case wanted:
 		l.warn(e, nameTaken, nil, renameIt)
-		room := l.makeRoom(e, now)
-		if q := l.supplanted(e, now); q.verb != nothing && room.verb != remove {
+		room := l.removeReplaced(e, now)
+		if q := l.failReplaced(e, now); q.verb != nothing && room.verb != remove {
 			return q
 		}
 		return room
@@ -66,14 +66,13 @@ func (l *loop) next(e *entry, now time.Time) request {
 	return request{}
 }
 
-// ends reports whether the object is to be deleted and nothing of the pod is left on
-// the node.
+// ends reports whether the pod is being deleted and nothing of it is left on the node.
 func ends(have *v1.Pod, r *pod.StatusReport) bool {
 	return (r.Finished || r.Gone) && (have.DeletionTimestamp != nil || r.Pod.DeletionTimestamp != nil) && !isMirror(have)
 }
 
-// removed reports whether the server already accepted the deletion of the object, so
-// that only finalizers of others keep it.
+// removed reports whether the server has accepted the deletion of the object, so that only
+// finalizers keep it.
 func (e *entry) removed() bool {
 	g := e.object.DeletionGracePeriodSeconds
 	return e.deleted == e.object.UID && g != nil && *g == 0
@@ -82,8 +81,8 @@ func (e *entry) removed() bool {
 // statusNext returns the patch that brings the server's copy to the reported status.
 func (l *loop) statusNext(e *entry) request {
 	want, refused := merge(e.object, e.report)
-	if refused && e.illegal != e.object.UID {
-		e.illegal = e.object.UID
+	if refused && e.phaseWarned != e.object.UID {
+		e.phaseWarned = e.object.UID
 		l.log.Warn("Phase not sent: the pod is terminated at the API server", "pod", e.key.String(), "phase", string(e.object.Status.Phase), "here", string(e.report.Pod.Status.Phase))
 	}
 	return l.patchTo(e, want, e.report)
@@ -97,7 +96,7 @@ func (l *loop) patchTo(e *entry, want v1.PodStatus, r *pod.StatusReport) request
 		l.warn(e, "Failed to encode status", err, "")
 		return request{}
 	}
-	if body == nil || e.inVain(body) {
+	if body == nil || e.isRepeat(body) {
 		return request{}
 	}
 	return request{verb: patch, key: e.key, uid: e.object.UID, body: body, report: r}

@@ -11,24 +11,23 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The loop keeps an entry for every name that the node reports or the server shows.
-// It belongs to the loop.
+// entry is the state of one name that the node reports or the server shows. It belongs to the
+// loop.
 type entry struct {
 	key    pod.Key
 	report *pod.StatusReport // the newest; nil: there was none
 	former *pod.StatusReport // the last one of an API pod that another pod replaced
 	object *v1.Pod           // the server's version; nil: none, or unknown
-	// absent: the server holds no pod of this node under the name.
+	// absent says that the server has no pod of this node with the name.
 	absent bool
-	// doubtful: object may be out of date, so the loop asks the server first.
-	doubtful bool
-	// seen: the watch delivered the pod while a request was in flight.
+	// mustRead says that object may be out of date, so that the loop reads it from the server first.
+	mustRead bool
+	// seen says that the watch has shown the pod since the request in flight was sent.
 	seen bool
-	// deletedMeanwhile is the pod whose deletion the watch delivered meanwhile; "" for none.
+	// deletedMeanwhile is the UID of the pod whose deletion the watch has shown since then; "" for none.
 	deletedMeanwhile types.UID
 
-	// unseen is the time since which only this node knows of object; zero once the
-	// watch showed it.
+	// unseen is the time at which an answer showed object; zero once the watch has shown it.
 	unseen time.Time
 
 	busy      bool          // a request is in flight
@@ -44,17 +43,17 @@ type entry struct {
 	// sent again.
 	sent     [sha256.Size]byte
 	answered string
-	rejected *pod.StatusReport // the server will never accept it
+	rejected *pod.StatusReport // the report that the server will never accept
 
-	deleted     types.UID // the UID that was deleted with grace period 0
+	deleted     types.UID // the pod that the sink deleted with grace period 0
 	taken       bool      // a mirror was not created because its name exists
 	slim        int       // the step of slim for a status that was too large
 	slimmed     time.Time // since when
 	lastWarning string    // the last warning
-	illegal     types.UID // the pod for which the warning about its final phase was logged
+	phaseWarned types.UID // the pod for which the warning about its final phase was logged
 }
 
-// mark makes the entry due at at.
+// mark makes the entry due at the time at, or earlier if it is due earlier.
 func (e *entry) mark(at time.Time, urgent bool) {
 	if e.due.IsZero() || at.Before(e.due) {
 		e.due = at
@@ -74,9 +73,9 @@ func (e *entry) ready() (at time.Time, ok bool) {
 	return e.due, true
 }
 
-// over reports whether the loop can drop the entry.
-func (e *entry) over() bool {
-	return !e.busy && !e.doubtful && e.object == nil && (e.report == nil || e.report.Gone)
+// isDone reports whether the loop can drop the entry.
+func (e *entry) isDone() bool {
+	return !e.busy && !e.mustRead && e.object == nil && (e.report == nil || e.report.Gone)
 }
 
 // forget drops the report of a pod that has terminated and that the server no longer
@@ -84,7 +83,7 @@ func (e *entry) over() bool {
 func (e *entry) forget(now time.Time) {
 	r := e.report
 	switch {
-	case r == nil || !r.Finished || static(*r) || e.object != nil || !e.absent || e.doubtful || e.busy:
+	case r == nil || !r.Finished || static(*r) || e.object != nil || !e.absent || e.mustRead || e.busy:
 		e.idle = time.Time{}
 	case e.idle.IsZero():
 		e.idle = now
@@ -93,21 +92,21 @@ func (e *entry) forget(now time.Time) {
 	}
 }
 
-// idleFor is how long the loop remembers a terminated pod that the server does not
-// have: longer than any update of the pod can be delayed.
+// idleFor is how long the loop keeps the report of a terminated pod that the server does not
+// have. It is longer than any delay of an update of the pod.
 const idleFor = 10 * time.Minute
 
-// inVain reports whether body was sent already and the object has not changed since. A
-// server that does not know a field drops it without an error.
-func (e *entry) inVain(body []byte) bool {
+// isRepeat reports whether the server has accepted this patch before, and the object has not
+// changed since. A server that does not know a field drops it without an error.
+func (e *entry) isRepeat(body []byte) bool {
 	return e.answered != "" && e.answered == e.object.ResourceVersion && e.sent == sha256.Sum256(body)
 }
 
-// setReport takes a report. It is sent soon, or a little later where more changes of a start
-// are to be expected: an ordinary start takes three patches at most.
+// setReport stores a report. The loop sends it soon, or a little later while more changes of a start
+// are to be expected. So an ordinary start needs three patches at most.
 func (e *entry) setReport(r pod.StatusReport, now time.Time) {
 	if e.report != nil && static(r) && !sameMirror(e.report.Pod, r.Pod) {
-		e.notBefore, e.pause = time.Time{}, 0 // it may be repaired
+		e.notBefore, e.pause = time.Time{}, 0 // the server may accept the new definition
 	}
 	if e.slim > 0 && now.Sub(e.slimmed) > slimFor {
 		e.slim = 0
@@ -126,12 +125,12 @@ func (e *entry) schedule(now time.Time) {
 	if e.object != nil {
 		before = &e.object.Status
 	}
-	wait, urgent := pressing(before, &r.Pod.Status)
+	wait, urgent := urgency(before, &r.Pod.Status)
 	if r.Finished || r.Gone || e.object != nil && isMirror(e.object) && !mirrors(e.object, r.Pod) {
 		wait, urgent = 0, true
 	}
 	if e.object == nil && !static(*r) {
-		wait = max(wait, firstSight) // the watch is about to show it
+		wait = max(wait, watchWait) // the watch is about to show it
 	}
 	if e.busy {
 		return // its answer shows what remains to be sent
@@ -139,16 +138,16 @@ func (e *entry) schedule(now time.Time) {
 	e.mark(now.Add(wait), urgent)
 }
 
-// firstSight is how long the loop waits for the watch to show a pod before it asks the
+// watchWait is how long the loop waits for the watch to show a pod before it asks the
 // server for it.
-const firstSight = 3 * time.Second
+const watchWait = 3 * time.Second
 
 // slimFor is how long the loop sends a shortened status before it tries the full one
 // again.
 const slimFor = 10 * time.Minute
 
-// see takes the server's version. A change to the node's own fields waits for the next comparison
-// (C-1.27.5); a request to the node, such as a deletion, does not.
+// see stores the server's version. A change of the node's own fields waits for the next comparison
+// (C-1.27.5). A request to the node, such as a deletion, does not wait.
 func (e *entry) see(s sighting, now time.Time) {
 	e.seen = true
 	if s.gone {
@@ -159,22 +158,22 @@ func (e *entry) see(s sighting, now time.Time) {
 	switch {
 	case s.gone && fresh:
 		if was == nil {
-			e.absent, e.doubtful = true, false
-		} else if s.brief {
-			e.doubtful = true
+			e.absent, e.mustRead = true, false
+		} else if s.shortLived {
+			e.mustRead = true
 			e.mark(now, false)
 		}
 	case s.gone:
-		e.lose()
+		e.markAbsent()
 		e.mark(now, false)
 	case s.pod.UID == e.deleted && fresh:
 		// A late event of a deleted pod, unless the server was restored from a backup.
-		e.doubtful = true
-		e.mark(now.Add(firstSight), false)
+		e.mustRead = true
+		e.mark(now.Add(watchWait), false)
 	case !fresh && apiclient.Older(s.pod.ResourceVersion, was.ResourceVersion):
-		e.doubtful, e.settled = true, false // it is late, or the server was restored
+		e.mustRead, e.settled = true, false // it is late, or the server was restored
 	default:
-		e.object, e.absent, e.doubtful, e.taken, e.settled = s.pod, false, false, false, false
+		e.object, e.absent, e.mustRead, e.taken, e.settled = s.pod, false, false, false, false
 		e.unseen = time.Time{}
 		asks := fresh || was.DeletionTimestamp == nil && s.pod.DeletionTimestamp != nil ||
 			was.Annotations[pod.AnnotationConfigMirror] != s.pod.Annotations[pod.AnnotationConfigMirror]
@@ -187,33 +186,31 @@ func (e *entry) see(s sighting, now time.Time) {
 	}
 }
 
-// reconcile makes an entry due that is not settled (C-1.27.5). It has the server asked
-// for a mirror that the watch does not show, since the watch may have missed its
-// deletion.
+// reconcile makes an entry due that is not settled (C-1.27.5). If the watch does not show a mirror
+// for unseenFor, the loop reads it from the server: the watch may have missed its deletion.
 func (e *entry) reconcile(now time.Time) {
 	e.forget(now)
 	if !e.unseen.IsZero() && now.Sub(e.unseen) > unseenFor {
-		e.doubtful, e.settled, e.unseen = true, false, now
+		e.mustRead, e.settled, e.unseen = true, false, now
 	}
 	if !e.settled && e.due.IsZero() {
 		e.mark(now, false)
 	}
 }
 
-// unseenFor is how long the loop assumes that a mirror exists that the watch has not
-// shown.
+// unseenFor is how long the loop assumes that a mirror exists although the watch has not shown it.
 const unseenFor = 30 * time.Second
 
-// lose notes that the server no longer holds the pod.
-func (e *entry) lose() {
+// markAbsent notes that the server no longer holds the pod.
+func (e *entry) markAbsent() {
 	if e.object != nil {
 		e.deleted = e.object.UID
 	}
-	e.object, e.absent, e.doubtful, e.settled, e.slim, e.former = nil, true, false, false, 0, nil
+	e.object, e.absent, e.mustRead, e.settled, e.slim, e.former = nil, true, false, false, 0, nil
 	e.unseen = time.Time{}
 }
 
-// isMirror reports whether p is the mirror of a static pod.
+// isMirror reports whether p is a mirror.
 func isMirror(p *v1.Pod) bool {
 	_, is := p.Annotations[pod.AnnotationConfigMirror]
 	return is

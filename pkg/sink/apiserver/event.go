@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// maxQueued is how many events wait while the server does not take them; the oldest
+	// maxQueued is how many events wait while the server does not accept them. The oldest
 	// are dropped first.
 	maxQueued = 1000
 	// maxTries is the number of attempts per event, and eventPause the time between
@@ -30,7 +30,7 @@ const (
 	maxTries   = 12
 	eventPause = 10 * time.Second
 	// Normal events are held until no status has arrived for eventCalm, and at most for
-	// eventYield: where many pods start at once, their statuses come first. A warning
+	// eventYield. So the sink sends statuses first when many pods start at once. A warning
 	// is sent at once, and so are the events before it.
 	eventCalm  = 500 * time.Millisecond
 	eventYield = 10 * time.Second
@@ -43,8 +43,8 @@ const (
 // queue holds the events to send.
 type queue struct {
 	events  []*v1.Event
-	dropped int   // since one was taken
-	stamp   int64 // of the newest event's name
+	dropped int   // since the server last accepted an event
+	stamp   int64 // in the name of the newest event
 }
 
 // Event queues an event of a pod. It never blocks: while the server accepts none, the
@@ -61,13 +61,13 @@ func (s *Sink) Event(e pod.Event) {
 		Kind: "Pod", APIVersion: "v1", Namespace: e.Namespace, Name: e.Name, UID: uid, FieldPath: e.Container,
 	}, e.Namespace, e.Type, e.Reason, e.Message, e.At)
 	of.Annotations = maps.Clone(e.Annotations)
-	s.put(of)
+	s.queueEvent(of)
 }
 
 // NodeEvent queues an event of the node (appendix D). Like Event, it never blocks.
 func (s *Sink) NodeEvent(kind, reason, message string) {
-	// kubectl looks for events of a node under its name in the place of a UID.
-	s.put(s.event(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: s.cfg.Node, UID: types.UID(s.cfg.Node)},
+	// kubectl finds the events of a node by its name in the place of a UID.
+	s.queueEvent(s.event(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: s.cfg.Node, UID: types.UID(s.cfg.Node)},
 		metav1.NamespaceDefault, kind, reason, message, time.Time{}))
 }
 
@@ -97,7 +97,7 @@ func (s *Sink) stamp() int64 {
 	return s.queue.stamp
 }
 
-func (s *Sink) put(e *v1.Event) {
+func (s *Sink) queueEvent(e *v1.Event) {
 	s.mu.Lock()
 	if len(s.queue.events) >= maxQueued {
 		s.queue.events = append(s.queue.events[:0:0], s.queue.events[1:]...)
@@ -105,11 +105,11 @@ func (s *Sink) put(e *v1.Event) {
 	}
 	s.queue.events = append(s.queue.events, e)
 	s.mu.Unlock()
-	signal(s.woken)
+	signal(s.eventQueued)
 }
 
-// pull takes the oldest event out of the queue; nil when there is none.
-func (s *Sink) pull() *v1.Event {
+// nextEvent takes the oldest event out of the queue; nil if there is none.
+func (s *Sink) nextEvent() *v1.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := &s.queue
@@ -123,21 +123,21 @@ func (s *Sink) pull() *v1.Event {
 	return e
 }
 
-// lost counts n more events as lost and returns the number since the last accepted one;
-// taken resets the count.
-func (s *Sink) lost(n int, taken bool) int {
+// lost counts n more events as lost, and returns the number of lost events since the server last
+// accepted one. accepted resets the count.
+func (s *Sink) lost(n int, accepted bool) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue.dropped += n
 	all := s.queue.dropped
-	if taken {
+	if accepted {
 		s.queue.dropped = 0
 	}
 	return all
 }
 
-// newCorrelator returns a correlator that counts, aggregates and rate-limits events,
-// with client-go's limits, which are the kubelet's.
+// newCorrelator returns a correlator that counts, aggregates and rate-limits events with
+// client-go's limits, as in the kubelet.
 func newCorrelator() *record.EventCorrelator {
 	return record.NewEventCorrelatorWithOptions(record.CorrelatorOptions{})
 }
@@ -146,15 +146,15 @@ func newCorrelator() *record.EventCorrelator {
 func (s *Sink) runEvents(ctx context.Context, c *record.EventCorrelator) {
 	limit := newBucket(s.cfg.EventQPS, s.cfg.EventBurst, time.Now())
 	for ctx.Err() == nil {
-		e := s.pull()
+		e := s.nextEvent()
 		if e == nil {
 			select {
-			case <-s.woken:
+			case <-s.eventQueued:
 			case <-ctx.Done():
 			}
 			continue
 		}
-		s.yield(ctx, e)
+		s.holdBack(ctx, e)
 		result, err := c.EventCorrelate(e)
 		if err != nil {
 			s.log.Debug("Failed to correlate event", "error", err)
@@ -162,12 +162,12 @@ func (s *Sink) runEvents(ctx context.Context, c *record.EventCorrelator) {
 		if result == nil || result.Skip {
 			continue
 		}
-		s.deliver(ctx, c, limit, result)
+		s.sendEvent(ctx, c, limit, result)
 	}
 }
 
-// yield holds a Normal event while statuses are being sent.
-func (s *Sink) yield(ctx context.Context, e *v1.Event) {
+// holdBack holds a Normal event while statuses arrive.
+func (s *Sink) holdBack(ctx context.Context, e *v1.Event) {
 	for late := e.LastTimestamp.Add(eventYield); e.Type == v1.EventTypeNormal; {
 		s.mu.Lock()
 		calm := s.reported.Add(eventCalm)
@@ -184,7 +184,7 @@ func (s *Sink) yield(ctx context.Context, e *v1.Event) {
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
-		case <-s.woken: // perhaps by a warning
+		case <-s.eventQueued: // perhaps by a warning
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -194,8 +194,8 @@ func (s *Sink) yield(ctx context.Context, e *v1.Event) {
 	}
 }
 
-// deliver sends one event, and retries as long as that may help.
-func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bucket, result *record.EventCorrelateResult) {
+// sendEvent sends one event, and retries while that may help.
+func (s *Sink) sendEvent(ctx context.Context, c *record.EventCorrelator, limit *bucket, result *record.EventCorrelateResult) {
 	for try := range maxTries {
 		for wait := limit.take(time.Now()); wait > 0; wait = limit.take(time.Now()) {
 			if !backoff.Sleep(ctx, wait) {
@@ -212,7 +212,7 @@ func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bu
 				s.log.Warn("Dropped events that the API server did not accept in time", "events", n)
 			}
 			return
-		case hopeless(err):
+		case isPermanent(err):
 			s.log.Debug("API server rejected event", "namespace", result.Event.Namespace, "reason", result.Event.Reason, "error", explain(err))
 			return
 		}
@@ -227,7 +227,7 @@ func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bu
 	s.lost(1, false)
 }
 
-// send patches the event whose count includes this one, or creates it.
+// send creates an event, or patches the event at the server that it repeats.
 func (s *Sink) send(ctx context.Context, r *record.EventCorrelateResult) (*v1.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -240,17 +240,17 @@ func (s *Sink) send(ctx context.Context, r *record.EventCorrelateResult) (*v1.Ev
 		}
 	}
 	fresh := *r.Event
-	fresh.ResourceVersion = "" // the one that was there is gone
+	fresh.ResourceVersion = "" // the server no longer has the repeated event
 	err := s.pods.Post().Namespace(fresh.Namespace).Resource("events").Body(&fresh).MaxRetries(0).Do(ctx).Into(done)
 	return done, err
 }
 
-// hopeless reports whether a retry would get the same answer.
-func hopeless(err error) bool {
-	var said apierrors.APIStatus
-	if !errors.As(err, &said) {
+// isPermanent reports whether a retry would get the same answer.
+func isPermanent(err error) bool {
+	var answered apierrors.APIStatus
+	if !errors.As(err, &answered) {
 		return false
 	}
-	code := said.Status().Code
+	code := answered.Status().Code
 	return code < 500 && code != http.StatusUnauthorized && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout
 }

@@ -6,11 +6,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// inbox holds the input for the loop since it last read it.
+// inbox holds the input that the loop has not read yet.
 type inbox struct {
 	reports map[pod.Key]pod.StatusReport
-	// seen holds the newest state of each name at the server: at most one pod of a
-	// name is there at a time.
+	// seen holds the newest state of each name at the server, which has at most one pod of a
+	// name at a time.
 	seen   map[pod.Key]sighting
 	synced bool
 }
@@ -19,17 +19,17 @@ type inbox struct {
 type sighting struct {
 	pod  *v1.Pod
 	gone bool
-	// brief: pod was created and deleted between two reads of the loop; the pod before
-	// it was most likely deleted too.
-	brief bool
+	// shortLived says that pod was created and deleted between two reads of the loop. The pod
+	// that had the name before was most likely deleted, too.
+	shortLived bool
 }
 
 func newInbox() inbox {
 	return inbox{reports: make(map[pod.Key]pod.StatusReport), seen: make(map[pod.Key]sighting)}
 }
 
-// see stores the server's version. The deletion of one pod does not affect another of the same
-// name.
+// see stores the server's version of a pod. The deletion of one pod does not affect another of the
+// same name.
 func (i *inbox) see(p *v1.Pod, gone bool) {
 	key := pod.KeyOf(p)
 	was, ok := i.seen[key]
@@ -39,8 +39,8 @@ func (i *inbox) see(p *v1.Pod, gone bool) {
 	i.seen[key] = sighting{p, gone, gone && ok && !was.gone}
 }
 
-// empty takes everything out.
-func (s *Sink) empty() inbox {
+// takeInbox empties the inbox, and returns its content.
+func (s *Sink) takeInbox() inbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.inbox

@@ -12,35 +12,35 @@ import (
 type loop struct {
 	*Sink
 	entries map[pod.Key]*entry
-	orphans time.Time // from then on mirrors without a static pod go; zero: not yet
+	orphans time.Time // from then on, the loop deletes orphaned mirrors; zero before Synced
 	limit   *bucket
 	busy    int // requests in flight
 
 	// The pause of all requests while the server is unavailable.
-	closed time.Time     // until then nothing is sent
-	asked  bool          // because the server said so
-	pause  time.Duration // the last one; 0: it answers
+	pausedUntil    time.Time     // until then nothing is sent
+	pauseRequested bool          // the server demanded this pause by Retry-After
+	pause          time.Duration // the length of the last pause; 0 while the server answers
 }
 
 const (
-	// The pauses after a failure of one pod, and of the server.
-	firstPause = 500 * time.Millisecond
-	lastPause  = 30 * time.Second
-	awayPause  = 8 * time.Second
-	// refusedPause is the longest after a refusal: a person has to remove its cause.
+	// The first pause after a failure, and the longest after failures of one pod and of the server.
+	firstPause         = 500 * time.Millisecond
+	lastPause          = 30 * time.Second
+	longestOutagePause = 8 * time.Second
+	// refusedPause is the longest pause after a refusal: a person has to remove the cause.
 	refusedPause = 2 * time.Minute
-	// orphanGrace is how long the last report may take to arrive after Synced.
+	// orphanGrace is how long after Synced a mirror without a report is not deleted yet.
 	orphanGrace = 10 * time.Second
-	// awaitUID is how often the Node's UID is asked for while a mirror waits for it
-	// (C-1.13.4), and whether an orphan is one.
-	awaitUID = 250 * time.Millisecond
+	// awaitPause is how often the loop looks again at an entry with the verb await. An example is a
+	// mirror that waits for the Node's UID (C-1.13.4).
+	awaitPause = 250 * time.Millisecond
 )
 
 func newLoop(s *Sink) *loop {
 	return &loop{Sink: s, entries: make(map[pod.Key]*entry), limit: newBucket(s.cfg.QPS, s.cfg.Burst, time.Now())}
 }
 
-// run works until ctx ends and the last answer is in.
+// run works until ctx ends and the last request has ended.
 func (l *loop) run(ctx context.Context) {
 	var requests sync.WaitGroup
 	defer requests.Wait()
@@ -68,14 +68,14 @@ func (l *loop) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-l.wake:
-			l.read(time.Now())
+		case <-l.inputQueued:
+			l.readInbox(time.Now())
 		case a := <-answers:
 			l.busy--
-			l.take(a, time.Now())
+			l.handleAnswer(a, time.Now())
 		case <-reconcile.C:
 			for key, e := range l.entries {
-				if e.reconcile(time.Now()); e.over() {
+				if e.reconcile(time.Now()); e.isDone() {
 					delete(l.entries, key)
 				}
 			}
@@ -84,26 +84,26 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// read takes the content of the inbox.
-func (l *loop) read(now time.Time) {
-	mail := l.empty()
-	if len(mail.seen) > 0 && !l.asked {
-		l.closed = time.Time{} // the watch reaches the server
+// readInbox applies the content of the inbox to the entries.
+func (l *loop) readInbox(now time.Time) {
+	in := l.takeInbox()
+	if len(in.seen) > 0 && !l.pauseRequested {
+		l.pausedUntil = time.Time{} // the watch reaches the server
 	}
-	for key, s := range mail.seen {
+	for key, s := range in.seen {
 		l.entry(key).see(s, now)
 	}
-	for key, r := range mail.reports {
+	for key, r := range in.reports {
 		l.entry(key).setReport(r, now)
 	}
-	if mail.synced && l.orphans.IsZero() {
+	if in.synced && l.orphans.IsZero() {
 		l.orphans = now.Add(orphanGrace)
 		for _, e := range l.entries {
 			e.mark(l.orphans, false)
 		}
 	}
 	for key, e := range l.entries {
-		if e.over() {
+		if e.isDone() {
 			delete(l.entries, key)
 		}
 	}
@@ -118,14 +118,14 @@ func (l *loop) entry(key pod.Key) *entry {
 	return e
 }
 
-// work sends the due requests within the limits, and returns the time of the next ones; ok is false
-// if only new input leads to more.
+// work sends the due requests within the limits. wait is the time until the next ones; ok is false
+// if they follow only from new input.
 func (l *loop) work(now time.Time, send func(request)) (wait time.Duration, ok bool) {
-	atMost := atOnce
+	limit := maxInFlight
 	if l.pause > 0 {
-		atMost = 1 // one finds out whether the server is back
+		limit = 1 // one request finds out whether the server is available again
 	}
-	for l.busy < atMost {
+	for l.busy < limit {
 		e, wait, ok := l.first(now)
 		if e == nil {
 			return wait, ok
@@ -142,19 +142,19 @@ func (l *loop) work(now time.Time, send func(request)) (wait time.Duration, ok b
 		case nothing:
 			e.settled = true
 		case await:
-			e.due = now.Add(awaitUID)
+			e.due = now.Add(awaitPause)
 		default:
 			e.busy, e.seen, e.deletedMeanwhile = true, false, ""
 			send(q)
 		}
 	}
-	return 0, false // an answer comes
+	return 0, false // the next answer calls work again
 }
 
-// first returns the entry to send next: urgent ones first, then the one that has waited
-// longest. If none is due, it returns when one will be.
+// first returns the entry to look at next: an urgent one first, then the one that has waited
+// longest. If none is due, wait is the time until one will be; ok is false if none has a time.
 func (l *loop) first(now time.Time) (best *entry, wait time.Duration, ok bool) {
-	if d := l.closed.Sub(now); d > 0 {
+	if d := l.pausedUntil.Sub(now); d > 0 {
 		return nil, d, true
 	}
 	var next time.Time
@@ -176,11 +176,11 @@ func (l *loop) first(now time.Time) (best *entry, wait time.Duration, ok bool) {
 	return nil, next.Sub(now), true
 }
 
-// longEnough is how long an entry that is not urgent lets urgent ones go first.
-const longEnough = 5 * time.Second
+// maxOvertaken is how long urgent entries go before an entry that is not urgent.
+const maxOvertaken = 5 * time.Second
 
 func before(a, b *entry, now time.Time) bool {
-	ua, ub := a.urgent || now.Sub(a.due) > longEnough, b.urgent || now.Sub(b.due) > longEnough
+	ua, ub := a.urgent || now.Sub(a.due) > maxOvertaken, b.urgent || now.Sub(b.due) > maxOvertaken
 	if ua != ub {
 		return ua
 	}

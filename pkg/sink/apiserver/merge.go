@@ -17,33 +17,33 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// merge returns the status that the server is to hold for have after r. Fields that are
-// not the node's stay as the server has them (C-1.27.8). refused means that the report
-// would have left a terminal phase (C-1.26.15).
+// merge returns the status of have with the node's fields from r. Other fields stay as the server
+// has them (C-1.27.8). refused means that r has another phase than the terminal phase of have
+// (C-1.26.15).
 func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) {
-	is, said := &have.Status, r.Pod.Status
-	want = *is
-	want.Phase, want.Reason, want.Message = said.Phase, said.Reason, said.Message
-	want.HostIP, want.HostIPs, want.PodIP, want.PodIPs = said.HostIP, said.HostIPs, said.PodIP, said.PodIPs
-	want.StartTime, want.QOSClass = said.StartTime, said.QOSClass
-	want.InitContainerStatuses = said.InitContainerStatuses
-	want.ContainerStatuses = said.ContainerStatuses
-	want.EphemeralContainerStatuses = said.EphemeralContainerStatuses
-	want.AllocatedResources, want.Resources = said.AllocatedResources, said.Resources
-	want.ObservedGeneration = max(said.ObservedGeneration, is.ObservedGeneration)
+	server, reported := &have.Status, r.Pod.Status
+	want = *server
+	want.Phase, want.Reason, want.Message = reported.Phase, reported.Reason, reported.Message
+	want.HostIP, want.HostIPs, want.PodIP, want.PodIPs = reported.HostIP, reported.HostIPs, reported.PodIP, reported.PodIPs
+	want.StartTime, want.QOSClass = reported.StartTime, reported.QOSClass
+	want.InitContainerStatuses = reported.InitContainerStatuses
+	want.ContainerStatuses = reported.ContainerStatuses
+	want.EphemeralContainerStatuses = reported.EphemeralContainerStatuses
+	want.AllocatedResources, want.Resources = reported.AllocatedResources, reported.Resources
+	want.ObservedGeneration = max(reported.ObservedGeneration, server.ObservedGeneration)
 	mirror := isMirror(have)
 	if !mirror {
-		if is.StartTime != nil {
-			want.StartTime = is.StartTime // C-1.26.23
+		if server.StartTime != nil {
+			want.StartTime = server.StartTime // C-1.26.23
 		}
-		if is.QOSClass != "" {
-			want.QOSClass = is.QOSClass // it never changes
+		if server.QOSClass != "" {
+			want.QOSClass = server.QOSClass // it never changes
 		}
 	}
-	refused = settlePhase(&want, is, &said, ends(have, r))
-	want.Conditions = conditions(&want, is, said.Conditions, said.ObservedGeneration)
+	refused = settlePhase(&want, server, &reported, ends(have, r))
+	want.Conditions = conditions(&want, server, reported.Conditions, reported.ObservedGeneration)
 	if mirror {
-		keepGenerations(&want, is)
+		keepGenerations(&want, server)
 	}
 	return want, refused
 }
@@ -52,11 +52,11 @@ func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) 
 // mirror, because a static pod has no generation. A server does not let a status update clear one
 // that an older agent has written (preserveOldObservedGeneration in pkg/registry/core/pod/strategy.go
 // of Kubernetes 1.36).
-func keepGenerations(want, is *v1.PodStatus) {
-	want.ObservedGeneration = is.ObservedGeneration
+func keepGenerations(want, server *v1.PodStatus) {
+	want.ObservedGeneration = server.ObservedGeneration
 	for i := range want.Conditions {
 		c := &want.Conditions[i]
-		c.ObservedGeneration = generationOf(is.Conditions, c.Type)
+		c.ObservedGeneration = generationOf(server.Conditions, c.Type)
 	}
 }
 
@@ -71,13 +71,13 @@ func generationOf(list []v1.PodCondition, t v1.PodConditionType) int64 {
 }
 
 // settlePhase limits the reported phase to the transitions that the API allows.
-func settlePhase(want, is, said *v1.PodStatus, over bool) (refused bool) {
+func settlePhase(want, server, reported *v1.PodStatus, over bool) (refused bool) {
 	switch {
-	case pod.IsPhaseTerminal(is.Phase) && want.Phase != is.Phase:
-		want.Phase, want.Reason, want.Message = is.Phase, is.Reason, is.Message
+	case pod.IsPhaseTerminal(server.Phase) && want.Phase != server.Phase:
+		want.Phase, want.Reason, want.Message = server.Phase, server.Reason, server.Message
 		return true
-	case pod.IsPhaseTerminal(want.Phase) && !pod.IsPhaseTerminal(is.Phase) && !over && runs(said):
-		want.Phase, want.Reason, want.Message = is.Phase, is.Reason, is.Message
+	case pod.IsPhaseTerminal(want.Phase) && !pod.IsPhaseTerminal(server.Phase) && !over && runs(reported):
+		want.Phase, want.Reason, want.Message = server.Phase, server.Reason, server.Message
 		if want.Phase == "" {
 			want.Phase = v1.PodRunning
 		}
@@ -101,10 +101,10 @@ func runs(s *v1.PodStatus) bool {
 
 // conditions returns this node's conditions as reported and all others as the server
 // has them.
-func conditions(want, is *v1.PodStatus, said []v1.PodCondition, generation int64) []v1.PodCondition {
+func conditions(want, server *v1.PodStatus, reported []v1.PodCondition, generation int64) []v1.PodCondition {
 	var all []v1.PodCondition
-	ending := pod.IsPhaseTerminal(want.Phase) && !pod.IsPhaseTerminal(is.Phase)
-	for _, c := range said {
+	ending := pod.IsPhaseTerminal(want.Phase) && !pod.IsPhaseTerminal(server.Phase)
+	for _, c := range reported {
 		switch {
 		case pod.ConditionByKubelet(c.Type):
 			c.ObservedGeneration = max(c.ObservedGeneration, generation)
@@ -115,11 +115,11 @@ func conditions(want, is *v1.PodStatus, said []v1.PodCondition, generation int64
 				}
 			}
 			all = append(all, c)
-		case pod.ConditionSharedByKubelet(c.Type) && ending && !hasCondition(is.Conditions, c.Type):
+		case pod.ConditionSharedByKubelet(c.Type) && ending && !hasCondition(server.Conditions, c.Type):
 			all = append(all, c) // shared: it is sent with the terminal phase, not before
 		}
 	}
-	for _, c := range is.Conditions {
+	for _, c := range server.Conditions {
 		if !pod.ConditionByKubelet(c.Type) {
 			all = append(all, c)
 		}
@@ -131,9 +131,8 @@ func hasCondition(list []v1.PodCondition, t v1.PodConditionType) bool {
 	return slices.ContainsFunc(list, func(c v1.PodCondition) bool { return c.Type == t })
 }
 
-// difference returns the strategic merge patch that makes have's status want; nil where
-// the two are equal (C-1.27.4). It names the UID, so that it never applies to another
-// pod of this name.
+// difference returns the strategic merge patch from have's status to want; nil if they are equal
+// (C-1.27.4). The patch has the UID, so that it never applies to another pod of this name.
 func difference(have *v1.Pod, want *v1.PodStatus) ([]byte, error) {
 	if equality.Semantic.DeepEqual(&have.Status, want) {
 		return nil, nil
@@ -159,8 +158,8 @@ func difference(have *v1.Pod, want *v1.PodStatus) ([]byte, error) {
 	})
 }
 
-// equalEncoded reports whether two statuses are equal once encoded: times are whole
-// seconds, and the order of conditions has no meaning.
+// equalEncoded reports whether two statuses are equal in their JSON form, where times are whole
+// seconds. The order of conditions has no meaning.
 func equalEncoded(a, b *v1.PodStatus) (bool, error) {
 	var text [2][]byte
 	for i, s := range [...]*v1.PodStatus{a, b} {
@@ -176,7 +175,7 @@ func equalEncoded(a, b *v1.PodStatus) (bool, error) {
 	return bytes.Equal(text[0], text[1]), nil
 }
 
-// The steps of slim.
+// The steps of slim; each includes the ones before.
 const (
 	shortMessages = 1 + iota
 	noMessages
@@ -184,8 +183,7 @@ const (
 	maxSlim = noDetails
 )
 
-// slim shortens a status that is too large for the server, the least important part
-// first.
+// slim shortens a status that is too large for the server: the greater the step, the more.
 func slim(s *v1.PodStatus, step int) {
 	if step == 0 {
 		return
@@ -231,25 +229,25 @@ func slim(s *v1.PodStatus, step int) {
 
 // How long a change waits to be sent together with later ones.
 const (
-	forDetails = time.Second
-	forSandbox = 5 * time.Second // of a start that shows its containers before
+	detailsWait = time.Second
+	sandboxWait = 5 * time.Second // for a pod whose containers have not changed yet
 )
 
-// pressing returns how long the change from before to now may wait for the next one, and whether it
-// goes before others. Changes that people and controllers wait for are sent at once: phases,
-// readiness, exits, restarts and errors.
-func pressing(before, now *v1.PodStatus) (wait time.Duration, urgent bool) {
+// urgency returns how long the change from before to now may wait for the next one, and whether it
+// goes before others. Users and controllers wait for changes of the phase and of readiness, and for
+// exits, restarts and errors: these are sent at once.
+func urgency(before, now *v1.PodStatus) (wait time.Duration, urgent bool) {
 	if before.StartTime == nil && before.Phase != v1.PodRunning && now.Phase == v1.PodPending {
-		return 0, false // it was accepted
+		return 0, false // the pod was admitted
 	}
 	if before.Phase != now.Phase || before.Reason != now.Reason || status(before, v1.PodReady) != status(now, v1.PodReady) ||
 		status(before, v1.PodResizePending) != status(now, v1.PodResizePending) || status(before, v1.PodResizeInProgress) != status(now, v1.PodResizeInProgress) {
 		return 0, true
 	}
 	starts := now.Phase == v1.PodPending
-	wait = forDetails
+	wait = detailsWait
 	if starts {
-		wait = forSandbox
+		wait = sandboxWait
 	}
 	lists := func(s *v1.PodStatus) []v1.ContainerStatus {
 		return slices.Concat(s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses)
@@ -262,12 +260,12 @@ func pressing(before, now *v1.PodStatus) (wait time.Duration, urgent bool) {
 		b := was[c.Name]
 		changed := kindOf(b.State) != kindOf(c.State) || b.Ready != c.Ready
 		switch {
-		case b.RestartCount != c.RestartCount, trouble(c.State) != "" && trouble(b.State) != trouble(c.State):
+		case b.RestartCount != c.RestartCount, problemOf(c.State) != "" && problemOf(b.State) != problemOf(c.State):
 			return 0, true
 		case changed && !starts:
 			return 0, true
 		case changed:
-			wait = forDetails
+			wait = detailsWait
 		}
 	}
 	return wait, false
@@ -283,8 +281,8 @@ func kindOf(s v1.ContainerState) string {
 	return "waiting"
 }
 
-// trouble returns why a container does not run, unless that is part of a normal start.
-func trouble(s v1.ContainerState) string {
+// problemOf returns the reason why a container does not run; "" during a normal start.
+func problemOf(s v1.ContainerState) string {
 	switch {
 	case s.Waiting != nil && s.Waiting.Reason != "ContainerCreating" && s.Waiting.Reason != "PodInitializing":
 		return s.Waiting.Reason
@@ -303,5 +301,5 @@ func status(s *v1.PodStatus, t v1.PodConditionType) v1.ConditionStatus {
 	return ""
 }
 
-// seconds returns t as the API carries it.
+// seconds returns t as the API has it, in whole seconds.
 func seconds(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }

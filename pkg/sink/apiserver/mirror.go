@@ -12,12 +12,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// newMirror returns the request that creates the mirror of a static pod. A pod that replaces its
-// containers gets none before the old ones have stopped (C-1.13.9).
+// newMirror returns the request that creates the mirror of a static pod. While a pod replaces its
+// containers, it gets no mirror until the old ones have stopped (C-1.13.9).
 func (l *loop) newMirror(e *entry, now time.Time) request {
 	p := e.report.Pod
 	if p.DeletionTimestamp != nil || e.report.Replacing || p.Annotations[pod.AnnotationConfigHash] == "" || len(p.Spec.Containers) == 0 || l.cfg.NodeUID == nil {
-		return request{} // it stops, or has no hash
+		return request{} // it stops or is replaced, or there are no mirrors
 	}
 	if what := refersTo(p); what != "" {
 		l.warn(e, "Static pod has no mirror pod: an API server accepts none that references its objects", fmt.Errorf("it references %s", what), "the pod runs; nodectl get pods shows it")
@@ -30,10 +30,10 @@ func (l *loop) newMirror(e *entry, now time.Time) request {
 	return request{verb: create, key: e.key, pod: mirrorOf(p, l.cfg.Node, uid, now)}
 }
 
-// mirrorNext returns the next request for the server's mirror: its deletion if the static pod has
-// another hash or is not desired (C-1.13.2, C-1.13.6), or a status. While an edited pod pulls its
-// images and stops its old containers, the mirror of the old definition stays as it is, with the
-// last status of the old pod (C-1.13.9).
+// mirrorNext returns the next request for the server's mirror. If the static pod has another hash or
+// is not desired, it is the deletion of the mirror (C-1.13.2, C-1.13.6), else a status. While an
+// edited pod pulls its images and stops its old containers, the mirror of the old definition stays.
+// It keeps the last status of the old pod (C-1.13.9).
 func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) request {
 	o, r := e.object, e.report
 	stopping := wanted && (r.Pod.DeletionTimestamp != nil || r.Replacing)
@@ -60,13 +60,13 @@ func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) request {
 // roomAfter is how long a pod with the name of a static one may take to terminate.
 const roomAfter = 10 * time.Second
 
-// makeRoom removes a deleted pod that has the name of a static pod, once its grace
-// period is over and the runtime shows nothing of it. The static pod took its name, so
-// no report of its own will say that nothing of it is left.
-func (l *loop) makeRoom(e *entry, now time.Time) request {
+// removeReplaced removes a deleted pod of an API server whose name a static pod took. It waits for
+// the end of the grace period, and until the runtime shows nothing of the pod, which has no report of
+// its own.
+func (l *loop) removeReplaced(e *entry, now time.Time) request {
 	by := e.object.DeletionTimestamp
 	switch {
-	case by == nil, e.removed(), e.there():
+	case by == nil, e.removed(), e.inRuntime():
 		return request{}
 	case now.Before(by.Add(roomAfter)):
 		return request{verb: await, key: e.key}
@@ -74,21 +74,20 @@ func (l *loop) makeRoom(e *entry, now time.Time) request {
 	return request{verb: remove, key: e.key, uid: e.object.UID}
 }
 
-// there reports whether the runtime shows the API pod whose name a static pod took.
-func (e *entry) there() bool {
+// inRuntime reports whether the runtime shows the API pod whose name a static pod took.
+func (e *entry) inRuntime() bool {
 	return e.report.ObservedUID == string(e.object.UID) && e.report.Pod.UID != e.object.UID
 }
 
 // nameTakenBy is the reason of a pod that ended because a static pod has its name.
 const nameTakenBy = "NameTaken"
 
-// supplanted marks a pod as Failed that has the name of a static pod, once nothing of
-// it is on the node. The static pod took its name, so it has no report of its own. A
-// copy that stayed Ready would get requests that nothing answers. If it terminated by
-// itself before, supplanted sends that end.
-func (l *loop) supplanted(e *entry, now time.Time) request {
+// failReplaced marks a pod of an API server whose name a static pod took as Failed, once nothing of
+// it is on the node. The pod has no report of its own. If its object stayed Ready, Services would
+// send requests to it. If the pod terminated by itself before, failReplaced sends that status.
+func (l *loop) failReplaced(e *entry, now time.Time) request {
 	o, by := e.object, e.report
-	if pod.IsPhaseTerminal(o.Status.Phase) || by.NotDesired || by.Pod.DeletionTimestamp != nil || e.there() {
+	if pod.IsPhaseTerminal(o.Status.Phase) || by.NotDesired || by.Pod.DeletionTimestamp != nil || e.inRuntime() {
 		return request{}
 	}
 	want := o.Status

@@ -38,7 +38,7 @@ func TestC_1_13_4_MirrorsWaitForTheNode(t *testing.T) {
 			t.Fatalf("sent %+v", sent)
 		}
 		known.Store(true)
-		pass(awaitUID + time.Second)
+		pass(awaitPause + time.Second)
 		is := n.pod("one")
 		if !hasHash(is, "h") || is.OwnerReferences[0].UID != "node-uid" || is.Status.Phase != v1.PodRunning || is.Status.ObservedGeneration != 0 {
 			t.Errorf("mirror %+v", is)

@@ -10,48 +10,48 @@ import (
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
-// take applies an answer to its entry, and decides the next request.
-func (l *loop) take(a answer, now time.Time) {
+// handleAnswer applies an answer to its entry.
+func (l *loop) handleAnswer(a answer, now time.Time) {
 	e := l.entry(a.key)
 	e.busy = false
-	what, retry := judge(a.request, a.err), a.retry
-	if what == away {
-		l.leave(a, e, retry, now)
+	kind, retry := classify(a.request, a.err), a.retry
+	if kind == unavailable {
+		l.pauseAll(a, e, retry, now)
 		return
 	}
-	l.back()
-	switch what {
+	l.noteAvailable()
+	switch kind {
 	case fine:
 		l.done(a, e, now)
 		return
 	case gone:
-		// A read confirms it: NodeRestriction gives this answer also for a pod that the
-		// server's cache does not hold yet.
-		e.doubtful = e.doubtful || !e.seen
-		e.back(now, firstPause/4, lastPause, 0)
+		// The loop reads the pod to confirm this: NodeRestriction gives the same answer for a pod
+		// that the server's cache does not hold yet.
+		e.mustRead = e.mustRead || !e.seen
+		e.backOff(now, firstPause/4, lastPause, 0)
 	case stale:
-		e.doubtful, e.taken = !e.seen || a.verb == create, a.verb == create
-		e.back(now, firstPause/4, lastPause, 0)
+		e.mustRead, e.taken = !e.seen || a.verb == create, a.verb == create
+		e.backOff(now, firstPause/4, lastPause, 0)
 	case tooLarge:
 		l.tooLarge(a, e, now)
 		return
 	case failed:
-		e.doubtful = e.doubtful || a.verb != get
+		e.mustRead = e.mustRead || a.verb != get
 		l.warn(e, "API server failed to handle a request about a pod; retrying", a.err, "")
-		e.back(now, firstPause, lastPause, retry)
+		e.backOff(now, firstPause, lastPause, retry)
 	case refused:
 		if a.verb == create && e.pause < firstPause && isNodeUnknown(a.err) {
-			e.back(now, firstPause/4, lastPause, retry)
+			e.backOff(now, firstPause/4, lastPause, retry)
 			break
 		}
 		l.warnRejected(a, e)
 		if a.verb == patch && apierrors.IsInvalid(a.err) {
 			e.rejected = a.report
 		}
-		e.back(now, 2*firstPause, refusedPause, retry)
+		e.backOff(now, 2*firstPause, refusedPause, retry)
 	}
 	e.mark(now, false)
-	if e.over() {
+	if e.isDone() {
 		delete(l.entries, e.key)
 	}
 }
@@ -67,15 +67,15 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 	case create:
 		e.lastWarning, e.taken = "", false
 		switch o := e.object; {
-		case e.deletedMeanwhile == a.object.UID: // before its creation was answered
+		case e.deletedMeanwhile == a.object.UID: // the watch showed its deletion before this answer
 		case o != nil && o.UID != a.object.UID:
-			e.doubtful = true // one of the two was deleted
-		case o != nil && !apiclient.Older(o.ResourceVersion, a.object.ResourceVersion): // shown
+			e.mustRead = true // one of the two was deleted
+		case o != nil && !apiclient.Older(o.ResourceVersion, a.object.ResourceVersion): // the watch showed it
 		default:
-			e.deleted, e.object, e.absent, e.doubtful, e.unseen = "", a.object, false, false, now
+			e.deleted, e.object, e.absent, e.mustRead, e.unseen = "", a.object, false, false, now
 		}
 	case patch:
-		if a.report != nil { // or there is still no mirror
+		if a.report != nil { // a patch of failReplaced has none, and leaves the warning about the name
 			e.lastWarning = ""
 		}
 		same := e.object != nil && e.object.UID == a.object.UID
@@ -87,7 +87,7 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 			l.cfg.Synced(now.Sub(a.report.At))
 		}
 		if same && e.report != nil && e.report != a.report {
-			e.schedule(now) // a report that came meanwhile waits as usual
+			e.schedule(now) // a newer report waits as usual
 			return
 		}
 	case remove:
@@ -99,11 +99,11 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 			held.DeletionGracePeriodSeconds = new(int64(0))
 			e.object = &held
 		default:
-			e.lose()
+			e.markAbsent()
 		}
 	}
 	e.mark(now, false)
-	if e.over() {
+	if e.isDone() {
 		delete(l.entries, e.key)
 	}
 }
@@ -114,44 +114,44 @@ func (l *loop) found(a answer, e *entry, now time.Time) {
 	switch {
 	case o == nil && e.seen && e.object != nil: // the watch showed it meanwhile
 	case o == nil:
-		if e.lose(); e.taken {
+		if e.markAbsent(); e.taken {
 			l.warn(e, nameTaken, nil, renameIt)
-			e.back(now, refusedPause, refusedPause, 0)
+			e.backOff(now, refusedPause, refusedPause, 0)
 		}
 	case e.seen && e.object != nil && apiclient.Older(o.ResourceVersion, e.object.ResourceVersion):
 	case e.deletedMeanwhile == o.UID:
-		e.lose() // while the answer was on its way
+		e.markAbsent() // it was deleted after the server had read it
 	default:
 		if isMirror(o) && (e.object == nil || e.object.UID != o.UID) {
 			e.unseen = now
 		}
-		e.object, e.absent, e.doubtful, e.taken = o, false, false, false
+		e.object, e.absent, e.mustRead, e.taken = o, false, false, false
 	}
 }
 
-// The warning about a mirror whose name another pod has, and its hint.
+// The warning about a static pod whose name another pod has at the server, and its hint.
 const (
 	nameTaken = "Static pod has no mirror pod: another pod has its name"
 	renameIt  = "delete that pod, or rename the static one"
 )
 
-// leave pauses all requests, longer each time until the server answers.
-func (l *loop) leave(a answer, e *entry, retry time.Duration, now time.Time) {
+// pauseAll pauses all requests, longer each time until the server answers.
+func (l *loop) pauseAll(a answer, e *entry, retry time.Duration, now time.Time) {
 	if l.pause == 0 {
 		l.log.Warn("Cannot send pods to the API server; retrying", "error", explain(a.err))
 	}
-	l.pause, l.asked = backoff.Next(l.pause, firstPause, awayPause), retry > 0
-	l.closed = now.Add(max(backoff.Jitter(l.pause, 0.5, 1.5), retry))
+	l.pause, l.pauseRequested = backoff.Next(l.pause, firstPause, longestOutagePause), retry > 0
+	l.pausedUntil = now.Add(max(backoff.Jitter(l.pause, 0.5, 1.5), retry))
 	if a.verb != get && !e.seen {
-		e.doubtful = true // it may have been done
+		e.mustRead = true // the server may have carried out the request
 	}
 	e.mark(now, false)
 }
 
-// back notes that the server answers.
-func (l *loop) back() {
+// noteAvailable ends the pause of all requests: the server answers.
+func (l *loop) noteAvailable() {
 	if l.pause > 0 {
-		l.pause, l.closed = 0, time.Time{}
+		l.pause, l.pausedUntil = 0, time.Time{}
 		l.log.Info("Sending pods to the API server again")
 	}
 }
@@ -168,12 +168,12 @@ func (l *loop) tooLarge(a answer, e *entry, now time.Time) {
 	if a.verb == patch {
 		e.rejected = a.report
 	}
-	e.back(now, refusedPause, refusedPause, 0)
+	e.backOff(now, refusedPause, refusedPause, 0)
 	e.mark(now, false)
 }
 
-// back pauses the requests for the pod, longer each time.
-func (e *entry) back(now time.Time, first, last, retry time.Duration) {
+// backOff pauses the requests for the pod, longer each time.
+func (e *entry) backOff(now time.Time, first, last, retry time.Duration) {
 	e.pause = backoff.Next(e.pause, first, last)
 	e.notBefore = now.Add(max(backoff.Jitter(e.pause, 0.5, 1.5), retry))
 }

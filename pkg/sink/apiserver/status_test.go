@@ -33,7 +33,7 @@ func TestC_1_27_7_OneRequestAtATime(t *testing.T) {
 			n.tell(n.bound(fmt.Sprint("p", i)), runningStatus())
 		}
 		pass(time.Minute)
-		if n.most != atOnce {
+		if n.most != maxInFlight {
 			t.Errorf("%d requests at the same time", n.most)
 		}
 		for i := range 30 {

@@ -1,12 +1,11 @@
 // Package journal writes the status of pods to a file, one JSON object a line,
-// and reads it. It is the sink of a node without an API server.
+// and reads it. Every agent has one, also in a cluster.
 //
 // The engine's reporter writes it. "get pods" reads it without a lock, while an agent
-// runs or after one.
+// runs or later.
 //
-// The one rule: the newest line of a pod is its status, every other line may be lost.
-// Pods carry secrets in their environment: the file is 0600, and logs and errors never
-// contain its content.
+// The newest line of a pod is its status. Other lines may be lost. Pods may have secrets in their
+// environment: the file has mode 0600, and logs and errors never contain its content.
 package journal
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// maxSize is the size above which the journal is compacted, once more than half of it
+// maxSize is the size above which the journal is compacted, if more than half of it
 // is out of date.
 const maxSize = 4 << 20
 
@@ -44,7 +43,7 @@ type Entry struct {
 type place struct {
 	off int64
 	len int64
-	sum [sha256.Size]byte // of the line but for its time
+	sum [sha256.Size]byte // of the line without its time
 }
 
 // Journal writes one journal. It belongs to one goroutine; the lock of the root
@@ -59,12 +58,12 @@ type Journal struct {
 	torn bool     // the file does not end with a whole line
 	live map[pod.Key]place
 	kept int64 // bytes in live
-	// retry is the size above which compaction is tried again after it failed.
+	// retry is the size above which the journal is compacted again after a failure.
 	retry int64
 }
 
 // New returns the journal at path. It does no I/O: the first Report opens the file, and
-// compacts it when anything in it is out of date.
+// compacts it if a line is out of date.
 func New(path string, log *slog.Logger) *Journal {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -72,9 +71,9 @@ func New(path string, log *slog.Logger) *Journal {
 	return &Journal{path: path, log: log, max: maxSize}
 }
 
-// Report appends the pod with its status, unless the pod's last line says the same.
-// gone means that nothing is left of the pod. After an error (the disk is full or
-// read-only) nothing is written, and the next Report of the pod writes its status.
+// Report appends a line with the pod and its status, unless the pod's last line is the same. If
+// r.Gone, nothing is left of the pod. After an error (the disk is full or read-only) the journal is
+// unchanged, and the next Report of the pod writes its status.
 func (j *Journal) Report(r pod.StatusReport) error {
 	p, gone := r.Pod, r.Gone
 	if err := j.open(); err != nil {
@@ -161,9 +160,8 @@ func (j *Journal) open() error {
 	return nil
 }
 
-// append writes one line at the end and returns where it begins. When a write fails,
-// append truncates the file to its old length; where even that fails, the next entry
-// begins on a new line.
+// append writes one line at the end, and returns its offset. If the write fails, append truncates
+// the file to its old length. If that fails, too, the next entry begins on a new line.
 func (j *Journal) append(line []byte) (off int64, err error) {
 	if j.torn {
 		line = append([]byte("\n"), line...)
@@ -185,8 +183,8 @@ func (j *Journal) append(line []byte) (off int64, err error) {
 	return 0, err
 }
 
-// compact rewrites the journal with the newest line of each pod and replaces the old
-// one atomically: readers see the whole old or the whole new one. A failure costs only
+// compact rewrites the journal with the newest line of each pod. It replaces the old file
+// atomically: a reader sees all of the old file, or all of the new one. A failure costs only
 // disk space.
 func (j *Journal) compact() {
 	before := j.end
@@ -216,8 +214,8 @@ func (j *Journal) rewrite() error {
 	return nil
 }
 
-// copyLines copies lines from one journal to another, in their order, and returns their
-// new places.
+// copyLines copies lines from one journal to another, in their order. It returns their new places,
+// and the size of the new journal.
 func copyLines(to io.Writer, from io.ReaderAt, lines map[pod.Key]place) (map[pod.Key]place, int64, error) {
 	moved := make(map[pod.Key]place, len(lines))
 	var end int64

@@ -49,7 +49,7 @@ func (l shortLine) key() pod.Key {
 
 var errNoLine = errors.New("not a line of a journal")
 
-// decodeLine reads whose line it is.
+// decodeLine reads the fields that identify the pod of a line.
 func decodeLine(line []byte) (shortLine, error) {
 	var l shortLine
 	if json.Unmarshal(line, &l) != nil || l.Pod == nil || l.Pod.Metadata.Name == "" {
@@ -66,8 +66,8 @@ func encode(p *v1.Pod, o pod.Origin, gone bool, at time.Time) ([]byte, error) {
 
 // sumOf returns the checksum of a line's content, without the time.
 func sumOf(line []byte) [sha256.Size]byte {
-	_, said, _ := bytes.Cut(line, []byte(`,"origin":`))
-	return sha256.Sum256(said)
+	_, content, _ := bytes.Cut(line, []byte(`,"origin":`))
+	return sha256.Sum256(content)
 }
 
 // ending is how a journal ends.
@@ -76,8 +76,7 @@ type ending struct {
 	torn bool // its last line has no newline
 }
 
-// scan calls each with every line that ends, and where it begins. The line is
-// only valid during the call.
+// scan calls each with every complete line and its offset. The line is valid only during the call.
 func scan(r io.Reader, each func(off int64, line []byte)) (ending, error) {
 	in := bufio.NewReaderSize(r, 64<<10)
 	var end ending
@@ -97,7 +96,7 @@ func scan(r io.Reader, each func(off int64, line []byte)) (ending, error) {
 	}
 }
 
-// inOrder returns the keys of lines in the order the lines stand in.
+// inOrder returns the keys of lines in the order of the lines in the file.
 func inOrder(lines map[pod.Key]place) []pod.Key {
 	return slices.SortedFunc(maps.Keys(lines), func(a, b pod.Key) int { return cmp.Compare(lines[a].off, lines[b].off) })
 }
