@@ -58,12 +58,11 @@ type requestLimiter struct {
 	forwards          places // connections that are forwarded to pods
 }
 
-// maxFiles is how many requests for files of the machine a listener answers at a time: a caller
-// may read such an answer slowly, and keeps its place meanwhile.
+// maxFiles limits the requests for files of the machine that a listener answers at a time. They
+// have a limit of their own, because a caller may read such an answer slowly.
 const maxFiles = 8
 
-// newRequestLimiter returns the limiter of a listener that answers so many requests and streams
-// at a time.
+// newRequestLimiter returns the limiter of a listener with these limits of requests and streams.
 func newRequestLimiter(requests, streams int) *requestLimiter {
 	return &requestLimiter{
 		requests: places{limit: requests, shares: callerShare}, streams: places{limit: streams, shares: podShares},
@@ -71,8 +70,7 @@ func newRequestLimiter(requests, streams int) *requestLimiter {
 	}
 }
 
-// enter takes a place for a request among those of its kind. release gives it back. ok is false
-// if the limit is reached.
+// enter takes a place for a request of its kind; release frees the place. ok is false at the limit.
 func (g *requestLimiter) enter(q *request) (release func(), ok bool) {
 	switch {
 	case q.route.streams(q.params):
@@ -84,8 +82,8 @@ func (g *requestLimiter) enter(q *request) (release func(), ok bool) {
 }
 
 // callerShare lets a remote caller have a place only while it has fewer than are free. So one caller
-// alone gets half of them, and one that reads no answers cannot block the API server. It does not
-// limit a local caller, nor one without a name, as all callers of the health port are.
+// alone gets half of the places, and a caller that reads no answers cannot block the API server. It
+// does not limit local callers and callers of the health port, which have no name.
 func callerShare(q *request, _, free int) map[holder]int {
 	if q.caller.Name == "" || q.caller.Local {
 		return nil
@@ -95,7 +93,7 @@ func callerShare(q *request, _, free int) map[holder]int {
 
 // podShares lets one pod have a quarter of the places, and one remote caller three quarters. One
 // namespace may have three quarters of its caller's. The API server is one caller for all its
-// users: a user that fills one namespace's places does not fill those of the others.
+// users, so a user that takes all places of one namespace leaves places for other namespaces.
 func podShares(q *request, limit, _ int) map[holder]int {
 	threeQuarters := func(of int) int { return max(1, of-of/4) }
 	most, own := map[holder]int{}, limit
@@ -113,7 +111,8 @@ func podShares(q *request, limit, _ int) map[holder]int {
 // places limits the concurrent requests, streams or forwarded connections of one listener.
 type places struct {
 	limit int
-	// shares returns the most places that a request's holders may have; free places are left.
+	// shares returns how many places each holder of a request may have. free is the number of free
+	// places.
 	shares func(q *request, limit, free int) map[holder]int
 
 	mu  sync.Mutex
@@ -124,7 +123,7 @@ type places struct {
 // holder names a pod, a namespace or a caller, whose places are counted and limited.
 type holder struct{ kind, name string }
 
-// enter takes a place for a request; release gives it back.
+// enter takes a place for a request; release frees it.
 func (p *places) enter(q *request) (release func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,9 +155,9 @@ func (p *places) enter(q *request) (release func(), ok bool) {
 	}, true
 }
 
-// front is the HTTP handler of one listener: it authenticates the caller, applies the
-// limits, finds the route and answers.
-type front struct {
+// listenerHandler is the HTTP handler of one listener. It authenticates the caller, finds the route,
+// authorizes the caller, applies the limits and answers.
+type listenerHandler struct {
 	*Server
 	limiter *requestLimiter
 	// authenticate returns the caller, or the error to answer with.
@@ -170,7 +169,7 @@ type front struct {
 }
 
 // ServeHTTP implements http.Handler.
-func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *listenerHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.busy.RLock()
 	defer f.busy.RUnlock()
 	h := w.Header()
@@ -194,7 +193,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	countConnForCaller(r.Context(), c.Name)
-	release, ok := f.limiter.enter(q) // callers without a right to the route take no place
+	release, ok := f.limiter.enter(q) // after admit: callers without a right to the route take no place
 	if !ok {
 		if q.route.privileged {
 			f.auditRefusal(q, fmt.Sprint(http.StatusTooManyRequests))
@@ -215,7 +214,7 @@ func (s *Server) refuseBusy(w http.ResponseWriter) {
 }
 
 // admit finds the route of a request and decides whether the caller may use it.
-func (f *front) admit(r *http.Request, c Caller) (*request, *StatusError) {
+func (f *listenerHandler) admit(r *http.Request, c Caller) (*request, *StatusError) {
 	q, refusal := f.find(r, f.serves)
 	if q != nil {
 		q.caller, q.limiter = c, f.limiter
@@ -235,8 +234,8 @@ func (f *front) admit(r *http.Request, c Caller) (*request, *StatusError) {
 	if refusal = f.authorize(q); refusal == nil && f.cfg.NoDebugging && q.route.debugging {
 		refusal = &StatusError{Code: http.StatusMethodNotAllowed, Message: "Debug endpoints are disabled."}
 	}
-	if refusal == nil && q.route.off != nil {
-		if message := q.route.off(&f.cfg); message != "" {
+	if refusal == nil && q.route.disabled != nil {
+		if message := q.route.disabled(&f.cfg); message != "" {
 			refusal = &StatusError{Code: http.StatusMethodNotAllowed, Message: message}
 		}
 	}
@@ -247,12 +246,12 @@ func (f *front) admit(r *http.Request, c Caller) (*request, *StatusError) {
 }
 
 // authorize returns an error if the caller may not make the request (C-1.40.3, C-1.40.4).
-func (f *front) authorize(q *request) *StatusError {
+func (f *listenerHandler) authorize(q *request) *StatusError {
 	c, verb, subresources := q.caller, q.route.verbFor(q.Method), q.route.subresources
 	if f.cfg.Access == nil || len(subresources) == 0 {
 		return &StatusError{Code: http.StatusForbidden, Message: "Forbidden"}
 	}
-	ctx, cancel := context.WithTimeout(q.Context(), quick)
+	ctx, cancel := context.WithTimeout(q.Context(), quickTimeout)
 	defer cancel()
 	ok, reason, err := f.cfg.Access.Authorize(ctx, c, verb, subresources...)
 	if refusal, is := errors.AsType[*StatusError](err); is {
@@ -269,14 +268,14 @@ func (f *front) authorize(q *request) *StatusError {
 	return nil
 }
 
-// answer lets the route answer.
+// answer calls the route's function, and writes the audit line of a privileged call.
 func (s *Server) answer(w http.ResponseWriter, q *request) {
 	begin := time.Now()
 	if q.route.privileged {
 		q.result = "ok"
 		defer func() {
-			// Limit the audit lines also for a caller that names pods that do not exist, or opens
-			// no streams.
+			// Limit the audit lines of a caller that names pods that do not exist, or opens no
+			// streams.
 			code, err := strconv.Atoi(q.result)
 			if err == nil && code >= 400 && code < 500 || q.route.kind == upgrade && !q.began {
 				s.auditRefusal(q, q.result)

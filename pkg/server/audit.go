@@ -32,9 +32,8 @@ const (
 )
 
 // audit writes one line about a privileged call of an authenticated caller. A command's
-// arguments may be secrets: the line has the first word and a SHA-256 sum of all words. Its
-// keys are part of the file's format, as docs/server.md describes it. "verb" is the first part
-// of the path, "peer" the caller's address and port, and "uid" the local caller's user.
+// arguments may be secrets, so the line has only the first word and a SHA-256 sum of all words.
+// docs/server.md describes the keys of the line, which are part of the file's format.
 func (s *Server) audit(q *request, begin time.Time, result string) {
 	path := strings.TrimPrefix(strings.TrimPrefix(q.route.path, "/v1"), "/")
 	kind, _, _ := strings.Cut(path, "/")
@@ -83,8 +82,8 @@ func (s *Server) auditRefusal(q *request, result string) {
 	s.audit(q, time.Now(), result)
 }
 
-// record writes a line to the audit file, and to the log where there is no file or it
-// cannot be written.
+// record writes a line to the audit file. If there is no file or the write fails, it writes the line
+// to the log.
 func (s *Server) record(q *request, attrs []slog.Attr) {
 	if q.notRecorded > 0 {
 		attrs = append(attrs, slog.Int("notRecorded", q.notRecorded))
@@ -102,17 +101,16 @@ func (s *Server) record(q *request, attrs []slog.Attr) {
 	s.log.LogAttrs(q.Context(), slog.LevelInfo, message, attrs...)
 }
 
-// auditFile appends lines to a file that only its owner reads, and rotates it. It opens
-// the file for each line: privileged calls are rare, and the file may be rotated by
-// another program.
+// auditFile appends lines to a file that only its owner can read, and rotates it. It opens
+// the file for each line: privileged calls are rare, and another program may rotate the file.
 type auditFile struct {
 	path string
 
 	mu sync.Mutex // held while a line is written
 }
 
-// Write implements io.Writer. encoding/json leaves DEL, C1 controls and bidi characters as
-// they are, which a terminal acts on.
+// Write implements io.Writer. It escapes DEL, C1 controls and bidi characters, which encoding/json
+// does not escape and a terminal acts on.
 func (f *auditFile) Write(line []byte) (int, error) {
 	if _, err := f.write([]byte(hidden.EscapeJSON(string(line)))); err != nil {
 		return 0, err
@@ -151,7 +149,7 @@ func (f *auditFile) write(line []byte) (int, error) {
 	return out.Write(line)
 }
 
-// refusals bounds the audit lines about refused calls by caller.
+// refusals limits the audit lines about refused calls of each caller.
 type refusals struct {
 	mu sync.Mutex
 	by map[string]*refusalsOf
@@ -163,8 +161,8 @@ type refusalsOf struct {
 	notRecorded int
 }
 
-// enter reports whether a refusal of a caller gets a line, and how many of them got none since
-// its last line.
+// enter reports whether a refusal of a caller gets a line. notRecorded is the number of its refusals
+// without a line since the last one.
 func (r *refusals) enter(caller string, now time.Time) (notRecorded int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

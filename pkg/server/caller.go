@@ -11,10 +11,10 @@ type Caller struct {
 	Name, UID string
 	Groups    []string
 	Extra     map[string][]string
-	// Peer is the peer that a remote caller's request comes from, as Peer returns it.
+	// Peer is the peer of a remote caller, as the function Peer returns it.
 	Peer netip.Prefix
-	// Local is set for a caller on the local socket: root or the agent's own user,
-	// who may do everything.
+	// Local says that the caller is on the local socket: root or the agent's own user. It may do
+	// everything.
 	Local bool
 	// LocalUID and PID are the local caller's user and process, read from the kernel. The
 	// PID is 0 for a process of another PID namespace.
@@ -31,7 +31,7 @@ type Access interface {
 	// Authorize reports whether c may do verb on nodes/<node>/<subresource> for one of the
 	// subresources. It checks them in order until one is allowed. reason is for the log. If err
 	// is not nil, the server answers 500 and allows nothing (C-1.40.4). If err is a
-	// *StatusError, the server answers with that instead. No limit of the server applies to
-	// the callers that wait in Authorize, so Authorize has to limit them.
+	// *StatusError, the server answers with that instead. The server does not limit the callers
+	// that wait in Authorize, so Authorize has to limit them.
 	Authorize(ctx context.Context, c Caller, verb string, subresources ...string) (ok bool, reason string, err error)
 }

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// runCommand answers /run: it runs a command to its end and answers with the
-// command's output (C-1.40.9).
+// runCommand answers /run: it runs a command to its end and sends the command's output (C-1.40.9).
 func (s *Server) runCommand(w http.ResponseWriter, q *request) error {
 	if s.cfg.Containers == nil {
 		return notImplemented(q)
@@ -29,7 +28,7 @@ func (s *Server) runCommand(w http.ResponseWriter, q *request) error {
 	}
 	out, err := s.cfg.Containers.Run(q.Context(), pod, q.values["container"], commandOfRun(q))
 	if err != nil {
-		return s.refusedByRuntime(err)
+		return s.runtimeError(err)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = w.Write(out)
@@ -100,7 +99,7 @@ func (s *Server) roomForCheckpoint() error {
 		return &StatusError{Code: http.StatusInsufficientStorage, Message: fmt.Sprintf("there are %d checkpoints in %s already; remove some", len(there), dir)}
 	}
 	if free, err := freeBytes(dir); err != nil {
-		return fmt.Errorf("look at disk of checkpoints: %w", err)
+		return fmt.Errorf("read free space of checkpoints: %w", err)
 	} else if free < minCheckpointSpace {
 		return &StatusError{Code: http.StatusInsufficientStorage, Message: fmt.Sprintf("the disk of %s has %d MiB left, too little for a checkpoint", dir, free>>20)}
 	}

@@ -25,8 +25,9 @@ type Config struct {
 	// Access authenticates and authorizes callers of the TLS listener. Without one, the
 	// server refuses all of them.
 	Access Access
-	// Health is an address such as "127.0.0.1:10248" that answers only /healthz, /livez and
-	// /readyz, in plain HTTP and without authentication, as kubeadm expects; "": there is none.
+	// Health is the address of the health port, such as "127.0.0.1:10248"; "": there is none. The
+	// port answers only /healthz, /livez and /readyz, in plain HTTP and without authentication, as
+	// kubeadm expects.
 	Health string
 
 	// The parts that return the answers. The server answers 501 to a request that needs a nil
@@ -64,13 +65,12 @@ type Config struct {
 	// CheckpointDir is the directory of checkpoints ("<root>/checkpoints"), which the
 	// server makes with mode 0700.
 	CheckpointDir string
-	// MaxCheckpoints is how many checkpoints the directory may have: the server refuses to make
-	// one more. Default 10.
+	// MaxCheckpoints limits the checkpoints in the directory. Default 10.
 	MaxCheckpoints int
 
-	// Counted is called for every admitted request, with the kubelet's name of its
-	// path ("containerLogs") and whether it is a stream; end is called when the request
-	// ends. May be nil.
+	// Counted is called for every admitted request. path is the route's path up to its first
+	// variable ("containerLogs"), as in the kubelet's metrics. stream says that the answer is a
+	// stream. end is called when the request ends. Counted may be nil.
 	Counted func(method, path string, stream bool) (end func())
 
 	// NoDebugging makes the TLS listener answer 405 to exec, attach, portForward, run,
@@ -85,7 +85,7 @@ type Config struct {
 	SystemLogs string
 	// LogQuery also answers queries of services on /logs/, from the journal (C-1.40.15).
 	LogQuery bool
-	// SetVerbosity changes the verbosity of the log, a number of klog. If it is nil, the server
+	// SetVerbosity sets the verbosity of the log, on klog's scale. If it is nil, the server
 	// answers 501.
 	SetVerbosity func(verbosity int)
 	// StreamIdle ends an exec, attach or port-forward that was idle for that long; 0 is the
@@ -98,14 +98,14 @@ type Config struct {
 
 	Log *slog.Logger
 
-	// How many streams and other requests the socket serves at a time. The defaults are 256, but
-	// at most half of Connections, and 64, but at most a quarter of Connections.
+	// Streams and Requests limit the streams and the other requests that the socket serves at a
+	// time. The defaults are 256, but at most half of Connections, and 64, but at most a quarter.
 	Streams, Requests int
 	// WriteTimeout is how long a caller may take to read one piece of a stream; default 30 s.
 	WriteTimeout time.Duration
 
-	// Connections limits the connections on the socket at a time, idle ones too. The default is
-	// 512, but at most half of this process's limit of file descriptors: the agent needs the
+	// Connections limits the connections on the socket at a time, including idle ones. The default
+	// is 512, but at most half of this process's limit of file descriptors: the agent needs the
 	// others for its pods (F10).
 	Connections int
 }
@@ -124,8 +124,8 @@ type Pods interface {
 	Sources() ([]byte, error)
 	// Updates returns the lines of a stream, each a whole JSON document with its
 	// newline. The iterator blocks until the next line, and ends after the last one or when
-	// ctx is done. If Updates returns an error, the server answers with it instead of a
-	// stream. If the iterator yields an error, the server aborts the stream.
+	// ctx is done. If Updates returns an error, the server answers with this error. If the
+	// iterator yields an error, the server aborts the stream.
 	Updates(ctx context.Context, query url.Values) (iter.Seq2[[]byte, error], error)
 }
 
@@ -140,41 +140,42 @@ type Node interface {
 	// Reclaim returns the steps by which the node would reclaim resources now. Each item of assume
 	// replaces how much of a signal is available ("memory.available=50Mi"). It changes nothing.
 	Reclaim(ctx context.Context, assume []string) (Reclaim, error)
-	// Events yields the existing events as ADDED; with watch also later ones, as
-	// ADDED or MODIFIED (a repeat), until ctx is done.
+	// Events yields the existing events as ADDED. With watch it also yields later ones until ctx
+	// is done: a new event as ADDED, a repeated one as MODIFIED.
 	Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event]
 }
 
-// Containers reads and runs things in containers.
+// Containers reads logs of containers, connects to them, and runs commands in them.
 type Containers interface {
 	// Logs writes the log of a container to w. If it returns an error before it has written
 	// anything, the server answers with the *StatusError, or with 400 and the error's text.
 	Logs(ctx context.Context, w io.Writer, l LogRequest) error
 	// ExecURL, AttachURL and PortForwardURL return a URL of the runtime's streaming
-	// server, which is valid for one connection within a minute. container is one of the
-	// pod's. The server sends the text of the error to its caller, for example that the
+	// server, which is valid for one connection within a minute. container may be a name that the
+	// pod does not have. The server sends the text of the error to its caller, for example that the
 	// container is not running.
 	ExecURL(ctx context.Context, pod *v1.Pod, container string, command []string, s Streams) (*url.URL, error)
 	AttachURL(ctx context.Context, pod *v1.Pod, container string, s Streams) (*url.URL, error)
 	PortForwardURL(ctx context.Context, pod *v1.Pod) (*url.URL, error)
 	// Run runs a command to its end and returns its stdout and stderr.
 	Run(ctx context.Context, pod *v1.Pod, container string, command []string) ([]byte, error)
-	// Checkpoint writes a running container to a file at path. timeout is for the
-	// runtime; 0 is its default. It returns errors.ErrUnsupported if the runtime has
+	// Checkpoint writes a running container to a file at path. timeout is the time limit of the
+	// runtime; 0 is the runtime's default. It returns errors.ErrUnsupported if the runtime has
 	// no checkpoints.
 	Checkpoint(ctx context.Context, pod *v1.Pod, container, path string, timeout time.Duration) error
 }
 
 // Control changes pods. An error may be a *StatusError.
 type Control interface {
-	// Restart stops the named containers of a pod (all if none is named), so that the
+	// Restart stops the named containers of a pod (the running ones if none is named), so that the
 	// agent starts them again. grace is in seconds; nil is the pod's own.
 	Restart(ctx context.Context, namespace, name string, containers []string, grace *int64) error
-	// Delete deletes a pod; a UID that is not empty must be the pod's.
+	// Delete stops and removes a pod. If uid is not empty, it must be the pod's.
 	Delete(ctx context.Context, namespace, name, uid string, grace *int64) error
 	// Drain stops all pods, and keeps them stopped over restarts of the agent until Undrain or
-	// the next boot. grace is the most seconds that each gets; nil is its own.
+	// the next boot. grace limits the grace period of each pod, in seconds; nil is no limit.
 	Drain(ctx context.Context, grace *int64) error
+	// Undrain lets pods start again.
 	Undrain(ctx context.Context) error
 }
 
@@ -200,8 +201,8 @@ type Stats interface {
 
 // Explainer explains why pods wait.
 type Explainer interface {
-	// Why returns the reason why a pod waits; ok is false if the agent does not know the pod. It
-	// does not wait for the mounts and calls on which the pod hangs.
+	// Why returns the report about a pod that waits; ok is false if the agent does not know the
+	// pod. It waits at most a few seconds for mounts and calls that hang.
 	Why(ctx context.Context, namespace, name string) (r activity.Report, ok bool)
 }
 
@@ -233,8 +234,8 @@ type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
 type LogRequest struct {
 	Pod       *v1.Pod
 	Container string
-	// ContainerID is the ID of the container, from the status without its scheme;
-	// Attempt is its attempt number, computed from the restart count.
+	// ContainerID is the container's ID in the status of the pod, without the scheme. Attempt is
+	// its attempt number, computed from the restart count.
 	ContainerID string
 	Attempt     int
 	Previous    bool
@@ -255,8 +256,8 @@ type Image struct {
 	ID    string   `json:"id"`
 	Names []string `json:"names"`
 	Size  int64    `json:"size"`
-	// FirstSeen is when the agent first saw it, LastUsed when it was last in use, zero for
-	// never. UsedBy names the containers and desired pods that need it now.
+	// FirstSeen is when the agent first saw the image, LastUsed when it was last in use (zero:
+	// never). UsedBy names the containers and desired pods that use it now.
 	FirstSeen time.Time `json:"firstSeen,omitzero"`
 	LastUsed  time.Time `json:"lastUsed,omitzero"`
 	UsedBy    []string  `json:"usedBy,omitempty"`
@@ -285,7 +286,7 @@ type ServiceEndpoint struct {
 // lists it.
 type DeviceResource struct {
 	Name      string   `json:"name"`
-	Connected bool     `json:"connected"` // its plugin is
+	Connected bool     `json:"connected"` // its plugin is connected
 	Socket    string   `json:"socket,omitempty"`
 	Devices   []Device `json:"devices"`
 }
@@ -305,13 +306,13 @@ type DeviceUser struct {
 	Container string `json:"container"`
 }
 
-// Allocation is the CPUs and memory of a container's own, and its devices, of plugins and of claims,
-// as /v1/allocations lists them.
+// Allocation has the exclusive CPUs, the NUMA memory and the devices of a container, as
+// /v1/allocations lists them. The devices are those of plugins and of ResourceClaims.
 type Allocation struct {
 	Namespace string             `json:"namespace"`
 	Pod       string             `json:"pod"`
 	Container string             `json:"container"`
-	CPUs      string             `json:"cpus,omitempty"` // as 2-3,8
+	CPUs      string             `json:"cpus,omitempty"` // such as 2-3,8
 	Memory    []AllocatedMemory  `json:"memory,omitempty"`
 	Devices   []AllocatedDevices `json:"devices,omitempty"`
 	Claims    []AllocatedClaim   `json:"claims,omitempty"`
@@ -348,7 +349,7 @@ type ImagePull struct {
 	Image   string    `json:"image"` // as pods name it, with a tag or a digest
 	Since   time.Time `json:"since"`
 	Waiting bool      `json:"waiting,omitempty"` // for other pulls
-	// Bytes of Total are downloaded; both are 0 if the runtime does not report it.
+	// Bytes of Total are downloaded; both are 0 if the runtime does not report them.
 	Bytes int64 `json:"bytes,omitempty"`
 	Total int64 `json:"total,omitempty"`
 }
@@ -363,7 +364,7 @@ type ImageRemovals struct {
 type ImageRemoval struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
-	Bytes int64  `json:"bytes"` // that its removal frees
+	Bytes int64  `json:"bytes"` // freed by its removal
 	Why   string `json:"why"`
 }
 
@@ -373,7 +374,7 @@ type Reclaim struct {
 	Rounds []ReclaimRound `json:"rounds"`
 }
 
-// ReclaimLevel is how much of something a node has left.
+// ReclaimLevel is the level of one eviction signal.
 type ReclaimLevel struct {
 	Signal     string             `json:"signal"` // memory.available
 	Available  int64              `json:"available"`
@@ -392,7 +393,7 @@ type ReclaimThreshold struct {
 
 // ReclaimRound is one round of removals.
 type ReclaimRound struct {
-	In         string        `json:"in"` // from now, such as "1m30s"
+	In         string        `json:"in"` // the time from now, such as "1m30s"
 	Conditions []string      `json:"conditions,omitempty"`
 	Steps      []ReclaimStep `json:"steps"` // in the order of their execution
 	// Stuck says why a round without steps can do nothing, although a threshold is met.
@@ -405,7 +406,7 @@ type ReclaimStep struct {
 	ID     string `json:"id"`     // of the container, sandbox or image; the UID of the pod
 	Name   string `json:"name,omitempty"`
 	Pod    string `json:"pod,omitempty"`
-	Bytes  int64  `json:"bytes"` // that it frees of disks
+	Bytes  int64  `json:"bytes"` // freed on disks
 	Grace  int64  `json:"gracePeriodSeconds,omitempty"`
 	Why    string `json:"why"`
 }

@@ -13,8 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// containerLogs answers /containerLogs: it sends the log of a container as it reads
-// it, byte for byte (C-1.40.8).
+// containerLogs answers /containerLogs: it sends the log of a container unchanged, while it reads
+// the log (C-1.40.8).
 func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 	if s.cfg.Containers == nil {
 		return notImplemented(q)
@@ -74,8 +74,8 @@ func (s *Server) runs(l LogRequest) bool {
 	return st != nil && bareID(st.ContainerID) == l.ContainerID && st.State.Terminated == nil && st.State.Waiting == nil
 }
 
-// parseLogRequest reads the query of /containerLogs. A value that cannot be parsed is 400, an
-// invalid combination or range is 422.
+// parseLogRequest reads the query of /containerLogs. The error for a value that cannot be parsed has
+// code 400, and the one for an invalid combination or range has 422.
 func parseLogRequest(q url.Values, now time.Time) (l LogRequest, err error) {
 	l = LogRequest{Tail: -1, Limit: -1, Stdout: true, Stderr: true}
 	var refusal *StatusError
@@ -142,8 +142,8 @@ func parseLogRequest(q url.Values, now time.Time) (l LogRequest, err error) {
 	return l, nil
 }
 
-// setContainer sets the container ID and attempt of l: of the container that runs or ran last, or
-// with previous of the one before it. If there is none, it returns the kubelet's error.
+// setContainer sets the container ID and attempt of l. It selects the container that runs or ran
+// last, and with l.Previous the one before it. If there is none, it returns the kubelet's error.
 func setContainer(l *LogRequest) error {
 	pod, name := l.Pod.Name, l.Container
 	st := statusOf(l.Pod, name)
@@ -205,7 +205,7 @@ func containersOf(p *v1.Pod) []string {
 	return names
 }
 
-// statusOf returns the status of a container of a pod; nil where there is none.
+// statusOf returns the status of a container of a pod; nil if there is none.
 func statusOf(p *v1.Pod, container string) *v1.ContainerStatus {
 	for _, list := range [][]v1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses} {
 		for i := range list {

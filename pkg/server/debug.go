@@ -79,7 +79,7 @@ func (s *Server) profile(w http.ResponseWriter, q *request) error {
 	}
 }
 
-// record writes a recording to w: from start to stop, for the seconds of the query.
+// record writes a recording to w. It lasts as long as the query's parameter seconds says.
 func record(w http.ResponseWriter, q *request, byDefault time.Duration, start func(io.Writer) error, stop func()) error {
 	length := byDefault
 	if text := q.params.Get("seconds"); text != "" {
@@ -92,7 +92,7 @@ func record(w http.ResponseWriter, q *request, byDefault time.Duration, start fu
 	profileHeader(w, q)
 	ctx, cancel := context.WithTimeout(q.Context(), length)
 	defer cancel()
-	if err := start(&promptWriter{ResponseWriter: w, lost: cancel}); err != nil { // another one is being recorded
+	if err := start(&promptWriter{ResponseWriter: w, cancel: cancel}); err != nil { // another one is being recorded
 		return &StatusError{Code: http.StatusInternalServerError, Message: err.Error()}
 	}
 	defer stop()
@@ -103,18 +103,18 @@ func record(w http.ResponseWriter, q *request, byDefault time.Duration, start fu
 // profileReadTime is how long the caller may take to read a part of a profile.
 const profileReadTime = 5 * time.Second
 
-// promptWriter writes to a caller, and calls lost if the caller does not read within
-// profileReadTime: until a part of a trace is written, the Go runtime keeps it in memory.
+// promptWriter writes to a caller, and calls cancel if the caller does not read within
+// profileReadTime. Until a part of a trace is written, the Go runtime keeps it in memory.
 type promptWriter struct {
 	http.ResponseWriter
-	lost func()
+	cancel func()
 }
 
 func (p *promptWriter) Write(data []byte) (int, error) {
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(profileReadTime))
 	n, err := p.ResponseWriter.Write(data)
 	if err != nil {
-		p.lost()
+		p.cancel()
 	}
 	return n, err
 }

@@ -124,7 +124,7 @@ func (s *Server) sources(w http.ResponseWriter, q *request) error {
 	return sendDocument(w, q, s.cfg.Pods.Sources)
 }
 
-// why answers /v1/why: the reason why a pod waits.
+// why answers /v1/why.
 func (s *Server) why(w http.ResponseWriter, q *request) error {
 	if s.cfg.Explainer == nil {
 		return notImplemented(q)
@@ -199,7 +199,7 @@ func statusError(code int, err error) error { return &StatusError{Code: code, Me
 // the pods and their changes.
 func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 	namespace, name := q.params.Get("namespace"), q.params.Get("name")
-	wanted := func(p *v1.Pod) bool {
+	matches := func(p *v1.Pod) bool {
 		return (namespace == "" || p.Namespace == namespace) && (name == "" || p.Name == name)
 	}
 	kind := metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
@@ -208,11 +208,11 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 			return notImplemented(q)
 		}
 		bookmarks := isTrue(q.params.Get("allowWatchBookmarks"))
-		selected := func(what string, p *v1.Pod) bool {
-			if what == "BOOKMARK" {
+		selected := func(eventType string, p *v1.Pod) bool {
+			if eventType == "BOOKMARK" {
 				return bookmarks
 			}
-			return wanted(p)
+			return matches(p)
 		}
 		return s.lines(w, q, watchLines(s.cfg.Pods.WatchPods(q.Context()), selected, func(p *v1.Pod) any {
 			shown := *p
@@ -228,7 +228,7 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 	}
 	items := []v1.Pod{}
 	for _, p := range s.cfg.Pods.Pods() {
-		if wanted(&p) {
+		if matches(&p) {
 			p.TypeMeta = kind
 			items = append(items, p)
 		}
@@ -246,12 +246,12 @@ func (s *Server) events(w http.ResponseWriter, q *request) error {
 		return notImplemented(q)
 	}
 	namespace, name := q.params.Get("namespace"), q.params.Get("pod")
-	wanted := func(e *v1.Event) bool {
+	matches := func(e *v1.Event) bool {
 		o := e.InvolvedObject
 		return (namespace == "" || o.Namespace == namespace) && (name == "" || o.Kind == "Pod" && o.Name == name)
 	}
 	if isTrue(q.params.Get("watch")) {
-		selected := func(_ string, e *v1.Event) bool { return wanted(e) }
+		selected := func(_ string, e *v1.Event) bool { return matches(e) }
 		return s.lines(w, q, watchLines(s.cfg.Node.Events(q.Context(), true), selected, func(e *v1.Event) any {
 			shown := *e
 			shown.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
@@ -260,7 +260,7 @@ func (s *Server) events(w http.ResponseWriter, q *request) error {
 	}
 	list := v1.EventList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "EventList"}, Items: []v1.Event{}}
 	for _, e := range s.cfg.Node.Events(q.Context(), false) {
-		if wanted(e) {
+		if matches(e) {
 			list.Items = append(list.Items, *e)
 		}
 	}
@@ -270,14 +270,14 @@ func (s *Server) events(w http.ResponseWriter, q *request) error {
 // watchLines turns changes into the lines of a watch.
 func watchLines[T any](changes iter.Seq2[string, *T], selected func(string, *T) bool, shown func(*T) any) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		for what, it := range changes {
-			if !selected(what, it) {
+		for eventType, object := range changes {
+			if !selected(eventType, object) {
 				continue
 			}
 			line, err := json.Marshal(struct {
 				Type   string `json:"type"`
 				Object any    `json:"object"`
-			}{what, shown(it)})
+			}{eventType, shown(object)})
 			if !yield(append(line, '\n'), err) || err != nil {
 				return
 			}

@@ -25,8 +25,8 @@ import (
 // pingInterval is the interval of pings that keep a connection to the runtime from looking idle.
 const pingInterval = 5 * time.Second
 
-// streamCreationTimeout is how long a caller may take to create its streams. The kubelet allows 30 s. A
-// caller that creates none takes a place among the streams until then.
+// streamCreationTimeout is how long a caller may take to create its streams. Until then, a caller
+// that creates none takes the place of a stream. The kubelet allows 30 s.
 const streamCreationTimeout = 10 * time.Second
 
 // exec answers /exec: it runs a command in a container, with streams (C-1.40.9).
@@ -50,8 +50,8 @@ func (s *Server) attach(w http.ResponseWriter, q *request) error {
 	})
 }
 
-// remote answers /exec and /attach. It is the endpoint of the caller's streams, and connects
-// them to streams of its own to the runtime at the URL that where returns.
+// remote answers /exec and /attach. It opens streams to the runtime at the URL that where returns,
+// and copies between these and the caller's streams.
 func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (*url.URL, error)) error {
 	opts, err := served.NewOptions(q.Request)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (
 	}
 	r := &remote{pod: pod, opts: opts, q: q}
 	if r.where, err = where(r); err != nil {
-		return s.refusedByRuntime(err)
+		return s.runtimeError(err)
 	}
 	defer func() {
 		if q.began = r.used; !r.used {
@@ -82,9 +82,9 @@ func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (
 	return nil
 }
 
-// refusedByRuntime returns an error of the Config's Containers as a StatusError: callers may see
+// runtimeError returns an error of Config.Containers as a StatusError: callers may see
 // the runtime's error.
-func (s *Server) refusedByRuntime(err error) error {
+func (s *Server) runtimeError(err error) error {
 	var refusal *StatusError
 	if errors.As(err, &refusal) {
 		return refusal
@@ -97,10 +97,10 @@ func isSPDY(r *http.Request) bool {
 	return httpstream.IsUpgradeRequest(r) && strings.EqualFold(r.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31)
 }
 
-// spdyTo returns an SPDY client for the runtime's streaming server at where, until ctx
-// ends. It uses no proxy and follows no redirect. It sets used once the server has answered:
-// then the URL is used up. Like the kubelet, it does not verify the certificate: the runtime
-// makes its own, and the agent got the URL over the runtime's socket.
+// spdyTo returns an SPDY client for the runtime's streaming server, until ctx ends. It uses no
+// proxy and follows no redirect. It sets used once the server has answered, because the URL is then
+// used up. Like the kubelet, it does not verify the certificate: the runtime makes its own, and the
+// agent got the URL over the runtime's socket.
 func spdyTo(ctx context.Context, used *bool) (runtimeStreams, error) {
 	dial := func(dialing context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(dialing, network, address)
@@ -109,7 +109,7 @@ func spdyTo(ctx context.Context, used *bool) (runtimeStreams, error) {
 		}
 		// If a container does not read its stdin, a write blocks and holds the lock that
 		// closing the streams needs.
-		cutAfter(ctx, conn)
+		closeAfter(ctx, conn)
 		return conn, nil
 	}
 	transport, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
@@ -140,7 +140,7 @@ func discardURL(ctx context.Context, log *slog.Logger, where *url.URL) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
 	defer cancel()
 	if err := requestWithoutUpgrade(ctx, where); err != nil {
-		log.Debug("Failed to use up URL of the container runtime's streaming server", "error", withhold(err, where))
+		log.Debug("Failed to use up URL of the container runtime's streaming server", "error", redact(err, where))
 	}
 }
 
@@ -200,40 +200,40 @@ func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, 
 		r.q.result = "left"
 	case err != nil:
 		r.q.result = "error"
-		return errors.New(r.plain(withhold(err, r.where).Error()))
+		return errors.New(r.plain(redact(err, r.where).Error()))
 	}
 	return err
 }
 
-// withheld is an error without the runtime's address.
-type withheld struct {
+// redactedError is an error whose text does not contain the URL of the runtime's streaming server.
+type redactedError struct {
 	text string
 	err  error
 }
 
-func (w *withheld) Error() string { return w.text }
-func (w *withheld) Unwrap() error { return w.err }
+func (w *redactedError) Error() string { return w.text }
+func (w *redactedError) Unwrap() error { return w.err }
 
-// withhold removes the URL of the runtime's streaming server from an error message: its
-// path is a token that opens a stream, which callers must not see.
-func withhold(err error, where *url.URL) error {
+// redact removes the URL of the runtime's streaming server from an error message. Its path is a
+// token that opens a stream, which callers must not see.
+func redact(err error, where *url.URL) error {
 	text := err.Error()
 	for _, secret := range []string{where.String(), where.RequestURI(), where.Path} {
 		if len(secret) > 1 {
 			text = strings.ReplaceAll(text, secret, "(container runtime)")
 		}
 	}
-	return &withheld{text, err}
+	return &redactedError{text, err}
 }
 
-// plain returns an error's text without the prefixes of the runtime's streaming server: this
-// server adds the same ones.
+// plain returns an error's text without the prefixes of the runtime's streaming server, because this
+// server adds the same prefixes.
 func (r *remote) plain(text string) string {
 	text = strings.TrimPrefix(text, "Internal error occurred: ")
 	return strings.TrimPrefix(text, r.failed())
 }
 
-// failed is the prefix that a streaming server puts before an error.
+// failed returns the prefix of a streaming server's errors.
 func (r *remote) failed() string {
 	if strings.HasPrefix(r.q.route.path, "/attach") {
 		return "error attaching to container: "

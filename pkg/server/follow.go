@@ -12,7 +12,7 @@ type streamWriter struct {
 	w       http.ResponseWriter
 	out     *http.ResponseController
 	timeout time.Duration
-	began   bool // something was sent: the status code cannot change any more
+	began   bool // Write was called: the status code cannot change any more
 }
 
 func (s *Server) streamWriter(w http.ResponseWriter) *streamWriter {
@@ -32,13 +32,13 @@ func (p *streamWriter) Write(b []byte) (int, error) {
 	if err := p.out.Flush(); err != nil {
 		return n, err
 	}
-	return n, p.out.SetWriteDeadline(time.Time{}) // HTTP/2 would end a stream that is quiet for that long
+	return n, p.out.SetWriteDeadline(time.Time{}) // HTTP/2 would end an idle stream at the deadline
 }
 
 // end gives the caller time to read the end of the stream.
 func (p *streamWriter) end() { _ = p.out.SetWriteDeadline(time.Now().Add(p.timeout)) }
 
-// lines answers with lines. If one cannot be made or sent, it aborts the connection, so that
+// lines answers with lines. If a line is an error or cannot be sent, it aborts the connection. So
 // the caller can distinguish the failure from the end of the stream.
 func (s *Server) lines(w http.ResponseWriter, q *request, lines iter.Seq2[[]byte, error]) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")

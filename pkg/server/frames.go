@@ -12,11 +12,10 @@ import (
 )
 
 // Limits of the frames that a caller sends. After an upgrade the caller controls every byte,
-// also through an API server, and the libraries allow much: SPDY frames of 16 MiB, of which
-// they keep 250 per connection, 1000 headers of 1 MiB from one compressed frame, WebSocket
-// frames of 32 MiB that are read whole. client-go sends at most 32 KiB in a frame, and
-// SYN_STREAMs of less than 100 bytes with three short headers. Other WebSocket clients send a
-// whole file in one frame.
+// also through an API server. The libraries have high limits. They keep 250 SPDY frames of 16 MiB in
+// memory for a connection, read 1000 headers of 1 MiB from one compressed frame, and read WebSocket
+// frames of 32 MiB whole. client-go sends at most 32 KiB in a frame, and SYN_STREAMs of less than
+// 100 bytes with three short headers. Other WebSocket clients send a whole file in one frame.
 const (
 	maxDataFrame      = 64 << 10
 	maxControlFrame   = 1 << 10
@@ -28,17 +27,17 @@ const (
 // errFrame is the error for a frame above these limits.
 var errFrame = errors.New("frame exceeds a limit")
 
-// controlLengths are the lengths of the control frames that are allowed beside SYN_STREAM.
-// Clients send no others. The library reads the unread rest of a longer frame as further
-// frames, which would bypass the limits.
+// controlLengths has the control frames that are allowed beside SYN_STREAM, with their lengths.
+// Clients send no others. The library would read the rest of a longer frame as further frames,
+// which would bypass the limits.
 var controlLengths = map[wire.ControlFrameType]uint32{
 	wire.TypeRstStream: 8, wire.TypePing: 4, wire.TypeGoAway: 8, wire.TypeWindowUpdate: 8,
 }
 
-// frameReader passes on frames within the limits. It ends at the first other one.
+// frameReader passes on frames within the limits. It ends with an error at the first other frame.
 type frameReader struct {
 	from io.Reader
-	// next reads the beginning of a frame, and returns it and how many bytes follow.
+	// next reads the beginning of a frame, and returns it with the number of bytes that follow.
 	next func(from io.Reader) (begin []byte, rest int64, err error)
 
 	begin []byte

@@ -10,8 +10,8 @@ import (
 )
 
 // healthz answers /healthz, /livez and /readyz: it runs every check, or the one that the path
-// names (C-1.40.5). The error of a check may name a pod. So the server writes it only to the
-// log, and to an authenticated caller that asks for this check by name.
+// names (C-1.40.5). The error of a check may contain the name of a pod. So healthz writes it only to
+// the log, and to an authenticated caller that names the check.
 func (s *Server) healthz(w http.ResponseWriter, q *request) error {
 	always := func(context.Context) error { return nil }
 	checks := map[string]func(context.Context) error{"ping": always, "log": always}
@@ -19,7 +19,7 @@ func (s *Server) healthz(w http.ResponseWriter, q *request) error {
 	run := func(name string) error {
 		err := checks[name](q.Context())
 		if err != nil {
-			if notLogged, ok := s.unhealthy[name].Allow(); ok {
+			if notLogged, ok := s.healthWarnings[name].Allow(); ok {
 				s.log.Warn("Health check failed", "check", name, "error", err, "notLogged", notLogged)
 			}
 		}

@@ -24,8 +24,8 @@ const (
 	logQueryTime   = 30 * time.Second
 )
 
-// maxJournalQueries is how many queries run at a time, over all listeners: each runs journalctl,
-// which reads the whole journal for a pattern.
+// maxJournalQueries limits the queries that run at a time, on all listeners together: each runs
+// journalctl, which reads the whole journal for a pattern.
 const maxJournalQueries = 2
 
 // logQuery is a query of the machine's logs (C-1.40.15).
@@ -35,7 +35,7 @@ type logQuery struct {
 	options  []string // of journalctl
 }
 
-// parseLogQuery reads the parameters of /logs/. It returns nil if there is none of a log query.
+// parseLogQuery reads the parameters of /logs/. It returns nil if no parameter belongs to a log query.
 func parseLogQuery(v url.Values) (*logQuery, error) {
 	var n logQuery
 	var files []string
@@ -68,7 +68,7 @@ func parseLogQuery(v url.Values) (*logQuery, error) {
 	return &n, nil
 }
 
-// check returns an error for a query that the kubelet refuses too.
+// check returns an error for an invalid query, as the kubelet does.
 func (n *logQuery) check(files []string) error {
 	switch {
 	case len(files) == 0 && len(n.services) == 0:
@@ -136,8 +136,8 @@ func logOptions() []logOption {
 // queryLogs answers a query for the logs of services.
 func (s *Server) queryLogs(w http.ResponseWriter, q *request, n *logQuery, files fs.FS) error {
 	select {
-	case s.journal <- struct{}{}:
-		defer func() { <-s.journal }()
+	case s.logQueries <- struct{}{}:
+		defer func() { <-s.logQueries }()
 	default:
 		return &StatusError{Code: http.StatusTooManyRequests, Message: fmt.Sprintf("%d other log queries are running", maxJournalQueries)}
 	}
@@ -146,7 +146,7 @@ func (s *Server) queryLogs(w http.ResponseWriter, q *request, n *logQuery, files
 	return nil
 }
 
-// write writes the logs of the services of a query: from the journal where it has their units, else from
+// write writes the logs of the services of a query: from the journal if it has their units, else from
 // files with their names.
 func (n *logQuery) write(ctx context.Context, w http.ResponseWriter, files fs.FS) {
 	ctx, cancel := context.WithTimeout(ctx, logQueryTime)
@@ -200,7 +200,7 @@ func journalctl(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// writeServiceFile writes the log file of a service, by the names that are usual.
+// writeServiceFile writes the log file of a service: the first that exists of the usual names.
 func writeServiceFile(w io.Writer, files fs.FS, service string) {
 	for _, name := range []string{service, service + ".log", service + "/" + service + ".log"} {
 		file, err := files.Open(name)

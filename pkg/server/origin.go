@@ -7,8 +7,8 @@ import (
 )
 
 // crossOrigin reports whether a browser sends the request for a page of another origin.
-// The browser adds its user's client certificate to such a request, and the page reads
-// and writes a WebSocket without asking the server.
+// The browser adds its user's client certificate to such a request. The page can read and write a
+// WebSocket without a permission of the server.
 //
 // An API server adds X-Forwarded-For to a request that it forwards, and does not change the
 // Origin header of its own client. A page cannot set X-Forwarded-For without a preflight

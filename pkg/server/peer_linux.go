@@ -37,8 +37,8 @@ func processOf(c net.Conn) (uid uint32, pid int32, err error) {
 	return cred.Uid, cred.Pid, nil
 }
 
-// hasHungUp reports whether the peer has closed its sending half, without reading data that
-// it has sent. It is false for a connection without a file descriptor.
+// hasHungUp reports whether the peer has closed its sending half. It reads no data. It is false for a
+// connection without a file descriptor.
 func hasHungUp(c net.Conn) (gone bool) {
 	for {
 		inner, ok := c.(interface{ NetConn() net.Conn })
@@ -63,11 +63,11 @@ func hasHungUp(c net.Conn) (gone bool) {
 	return err == nil && gone
 }
 
-// private returns an error if users other than root and the agent's own could replace a
-// socket in dir and receive the requests to it. Others must not write in dir, whatever
-// their group and the sticky bit: they could make a socket before the agent does. Package
-// trust checks the directories above and the links on the path.
-func private(dir string) error {
+// checkPrivate returns an error if users other than root and the agent's own could replace a
+// socket in dir and receive the requests to it. Group and others must not be able to write in dir.
+// Even with the sticky bit, they could make a socket before the agent does. Package trust checks the
+// directories above and the links on the path.
+func checkPrivate(dir string) error {
 	switch p, err := trust.Path(dir, []int{os.Geteuid()}); {
 	case err != nil:
 		return err
@@ -93,9 +93,9 @@ func descriptors() int {
 	return int(min(limit.Cur, 1<<20))
 }
 
-// short returns a name for path that fits into a socket's address of 108 bytes. The
+// shortPath returns a name for path that fits into a socket's address, which has 108 bytes. The
 // name is valid until done is called.
-func short(path string) (name string, done func(), err error) {
+func shortPath(path string) (name string, done func(), err error) {
 	if len(path) < 108 {
 		return path, func() {}, nil
 	}

@@ -15,10 +15,10 @@ func processOf(net.Conn) (uid uint32, pid int32, err error) {
 // hasHungUp returns false: agents run on Linux only.
 func hasHungUp(net.Conn) bool { return false }
 
-func private(string) error { return nil }
+func checkPrivate(string) error { return nil }
 
 func descriptors() int { return 1024 }
 
-func short(path string) (name string, done func(), err error) { return path, func() {}, nil }
+func shortPath(path string) (name string, done func(), err error) { return path, func() {}, nil }
 
 func freeBytes(string) (uint64, error) { return 0, errors.ErrUnsupported }

@@ -49,7 +49,7 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 	f, err := s.forwarder(session.ctx, pod, func() (func(), bool) { return q.limiter.forwards.enter(q) })
 	if err != nil {
 		session.end()
-		return s.refusedByRuntime(err)
+		return s.runtimeError(err)
 	}
 	defer func() { // runs last, when all forwarded connections have ended
 		q.began = f.next.Load() > 0
@@ -88,8 +88,8 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 const (
 	maxPorts    = 64  // of one URL
 	maxForwards = 128 // connections of a session at a time
-	// of all sessions of a listener at a time; places divides them among pods, namespaces and
-	// callers
+	// maxForwardsListener limits the connections of all sessions of a listener at a time; podShares
+	// divides them among pods, namespaces and callers.
 	maxForwardsListener = 1024
 	// maxPairs limits the connections of a session that wait for a stream, are forwarded, or end.
 	maxPairs = 2 * maxForwards
@@ -143,9 +143,9 @@ func (s *Server) forwardSPDY(session *session, w http.ResponseWriter, q *http.Re
 // add accepts a stream. It implements httpstream.NewStreamHandler, and returns no error,
 // because the library logs each one.
 func (p *pairs) add(stream httpstream.Stream, reply <-chan struct{}) error {
-	if !p.take(stream, reply) {
+	if !p.accept(stream, reply) {
 		_ = stream.Reset()
-		p.f.begin(func() { // once the library has sent the reply, it keeps the stream until it is removed
+		p.f.begin(func() { // the library keeps a stream whose reply was sent until RemoveStreams
 			<-p.ready
 			p.conn.replied(p.request, reply)
 			p.conn.RemoveStreams(stream)
@@ -154,9 +154,9 @@ func (p *pairs) add(stream httpstream.Stream, reply <-chan struct{}) error {
 	return nil
 }
 
-// take reports whether it accepts a stream. With the second stream of a connection it
-// starts to forward.
-func (p *pairs) take(stream httpstream.Stream, reply <-chan struct{}) bool {
+// accept reports whether it accepts a stream. With the second stream of a connection, it
+// starts to forward the connection.
+func (p *pairs) accept(stream httpstream.Stream, reply <-chan struct{}) bool {
 	kind := stream.Headers().Get(portforward.StreamType)
 	port, err := strconv.ParseUint(stream.Headers().Get(portforward.PortHeader), 10, 16)
 	if err != nil || port == 0 || kind != portforward.StreamTypeData && kind != portforward.StreamTypeError {
@@ -274,14 +274,14 @@ type forwarder struct {
 	next atomic.Int64 // number of connections opened
 	wg   sync.WaitGroup
 
-	place func() (release func(), ok bool) // takes a place for a connection from the limiter
+	place func() (release func(), ok bool) // takes a place of the listener for a connection
 
 	mu     sync.Mutex
 	closed bool // set when the session ends: it forwards no more connections
 	open   int  // connections
 }
 
-// enter takes a place for a connection; release gives it back.
+// enter takes a place for a connection; release frees it.
 func (f *forwarder) enter() (release func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -439,8 +439,8 @@ func (f *forwarder) dataStream(headers http.Header, failed chan string) (data ht
 	return nil, why, nil
 }
 
-// forwarder connects to the runtime's streaming server, until ctx ends. place reserves a
-// place for each connection.
+// forwarder connects to the runtime's streaming server, until ctx ends. The forwarder calls place for
+// each connection.
 func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (release func(), ok bool)) (*forwarder, error) {
 	where, err := s.cfg.Containers.PortForwardURL(ctx, pod)
 	if err != nil {
@@ -463,7 +463,7 @@ func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (relea
 	web := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("redirect not allowed") }}
 	conn, _, err := clientspdy.NegotiateStreaming(clientspdy.NewUpgraderForStreaming(transport), web, r, portforward.ProtocolV1Name)
 	if err != nil {
-		return nil, fmt.Errorf("connect to container runtime's streams: %w", withhold(err, where))
+		return nil, fmt.Errorf("connect to container runtime's streams: %w", redact(err, where))
 	}
 	return &forwarder{conn: conn, place: place}, nil
 }

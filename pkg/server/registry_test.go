@@ -170,9 +170,9 @@ func plain(t *testing.T, web *http.Client, method, path, body string) (int, stri
 	return code, text
 }
 
-// TestTLS_EveryRouteAndCaller_HasItsCode calls every route of the TLS port without a
-// certificate, with one of another authority, as a user without rights, as one who may only
-// get, as one whose access review fails, and as one who may do everything.
+// TestTLS_EveryRouteAndCaller_HasItsCode calls every route of the TLS port, first without a
+// certificate and with one of another authority. Then it calls them as a user without rights, one
+// who may only get, one whose access review fails, and one who may do everything.
 //
 // Shows: D1
 func TestTLS_EveryRouteAndCaller_HasItsCode(t *testing.T) {
@@ -245,7 +245,7 @@ func TestD1_WithoutAccessEveryRouteIsDenied(t *testing.T) {
 	}
 	for i := range s.routes {
 		q := &request{Request: &http.Request{Method: s.routes[i].methods[0]}, route: &s.routes[i], caller: Caller{Name: "anna"}}
-		if refusal := (&front{Server: s}).authorize(q); refusal == nil || refusal.Code != http.StatusForbidden {
+		if refusal := (&listenerHandler{Server: s}).authorize(q); refusal == nil || refusal.Code != http.StatusForbidden {
 			t.Errorf("%s: %v", s.routes[i].path, refusal)
 		}
 	}

@@ -27,7 +27,7 @@ type remote struct {
 	pod   *v1.Pod
 	opts  *served.Options
 	where *url.URL // of the runtime
-	used  bool     // the runtime has answered a request to where: the URL is used up
+	used  bool     // the runtime has answered a request to the URL, which is then used up
 	q     *request
 }
 
@@ -35,7 +35,8 @@ func (r *remote) streams() Streams {
 	return Streams{Stdin: r.opts.Stdin, Stdout: r.opts.Stdout, Stderr: r.opts.Stderr, TTY: r.opts.TTY}
 }
 
-// queue returns the sizes of a terminal until the channel is closed or ctx is done.
+// queue returns the sizes of a terminal until the channel is closed or ctx is done. It implements
+// remotecommand.TerminalSizeQueue.
 type queue struct {
 	ctx   context.Context
 	sizes <-chan served.TerminalSize
@@ -94,7 +95,7 @@ func (s *Server) websocket(w *session, q *http.Request, r *remote) error {
 		first = streams[served.StreamStdErr]
 	}
 	_, _ = first.Write(nil)
-	s.run(w, q, r, protocol, &ends{
+	s.run(w, q, r, protocol, &callerIO{
 		in: streams[served.StreamStdIn], out: streams[served.StreamStdOut], errs: streams[served.StreamStdErr],
 		status: status, sizes: streams[served.StreamResize], close: func() { _ = conn.Close() },
 	})
@@ -104,8 +105,8 @@ func (s *Server) websocket(w *session, q *http.Request, r *remote) error {
 // base64V4 is protocol 4 for WebSocket clients without binary messages.
 const base64V4 = "v4." + wsstream.Base64ChannelWebSocketProtocol
 
-// ends are the caller's streams. run uses those that the options select.
-type ends struct {
+// callerIO has the streams of the caller of exec or attach. run uses those that the options select.
+type callerIO struct {
 	in                io.Reader
 	out, errs, status io.Writer
 	sizes             io.Reader // nil: there is none
@@ -114,8 +115,8 @@ type ends struct {
 
 // run connects the caller's streams with those of the runtime, and at the end sends the caller
 // the final status.
-func (s *Server) run(w *session, q *http.Request, r *remote, protocol string, e *ends) {
-	sizes := make(chan served.TerminalSize, 1) // cap 1: one is in transit while the next is read
+func (s *Server) run(w *session, q *http.Request, r *remote, protocol string, e *callerIO) {
+	sizes := make(chan served.TerminalSize, 1) // cap 1: readSizes reads the next one meanwhile
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer e.close()
@@ -251,7 +252,7 @@ func (s *Server) spdy(w *session, q *http.Request, r *remote) {
 		}
 	}
 	r.q.result = "ok"
-	e := &ends{
+	e := &callerIO{
 		in: by[served.StreamTypeStdin], out: by[served.StreamTypeStdout], errs: by[served.StreamTypeStderr],
 		status: by[served.StreamTypeError], close: closing,
 	}
@@ -264,8 +265,8 @@ func (s *Server) spdy(w *session, q *http.Request, r *remote) {
 // maxSize is more than the JSON of a terminal's size needs.
 const maxSize = 1 << 10
 
-// readSizes reads a terminal's sizes until their end, or until one is too long: the decoder
-// buffers a whole value.
+// readSizes reads a terminal's sizes until their end, or until one is too long. The decoder
+// buffers a whole value, so its length must have a limit.
 func readSizes(ctx context.Context, from io.Reader, sizes chan<- served.TerminalSize) {
 	defer close(sizes)
 	limited := &io.LimitedReader{R: from}

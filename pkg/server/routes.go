@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// kind says when an answer ends.
-type kind int
+// answerKind says when an answer ends.
+type answerKind int
 
 const (
-	document kind = iota // ends within the route's timeout
-	stream               // has no time limit
-	upgrade              // takes over the connection
+	document answerKind = iota // ends within the route's timeout
+	stream                     // has no time limit
+	upgrade                    // takes over the connection
 )
 
-// route is one entry of the registry: requests that the server answers. It refuses all others.
+// route is one entry of the registry. The server refuses a request that matches no route.
 type route struct {
 	methods []string
 	path    string // "/exec/{namespace}/{pod}/{container}"; a last {path...} is one part or more
-	kind    kind
+	kind    answerKind
 	// watch makes a document a stream if the query has watch=true.
 	watch   bool
 	query   []string      // allowed parameters; the kubelet's routes ignore unknown ones
@@ -38,11 +38,11 @@ type route struct {
 	subresources []string
 	privileged   bool // calls have a line in the audit file
 	debugging    bool // disabled by enableDebuggingHandlers: false (C-1.40.11)
-	// off returns the answer of the TLS port while a setting disables the route, else "". It may
-	// be nil.
-	off    func(*Config) string
-	health bool // the health listener serves it too
-	files  bool // it answers with files of the machine, which have a limit of their own
+	// disabled returns the answer of the TLS port while a setting disables the route, else "". It
+	// may be nil.
+	disabled func(*Config) string
+	health   bool // the health listener serves it too
+	files    bool // it answers with files of the machine; such requests have a limit of their own
 
 	serve func(*Server, http.ResponseWriter, *request) error
 }
@@ -55,19 +55,19 @@ type request struct {
 	limiter *requestLimiter   // of the listener that the request came to
 	values  map[string]string // of the path
 	params  url.Values
-	// result is the call's result for the audit file: "ok", "error", the code of a StatusError,
-	// "exit N" with a command's exit code, or "left" if the session ended before the command.
+	// result is the call's result for the audit file: "ok", "error" or the code of a StatusError.
+	// For a command it may be "exit N" with its exit code, or "left" if the session ended first.
 	result string
 	began  bool // the streams of an upgrade were opened
-	// notRecorded is how many refusals of this caller the audit file does not have.
+	// notRecorded is the number of refusals of this caller without an audit line.
 	notRecorded int
 }
 
 const (
-	quick = 30 * time.Second
-	slow  = 2 * time.Minute
-	run   = 10 * time.Minute // for calls that wait for a command, the runtime or a disk
-	pull  = 30 * time.Minute // the time limit of the runtime's client for a pull
+	quickTimeout = 30 * time.Second
+	slowTimeout  = 2 * time.Minute
+	runTimeout   = 10 * time.Minute // for calls that wait for a command, the runtime or a disk
+	pullTimeout  = 30 * time.Minute // the time limit of the runtime's client for a pull
 )
 
 // routes returns the registry of all routes.
@@ -75,42 +75,42 @@ func routes() []route {
 	get, post, both := []string{http.MethodGet}, []string{http.MethodPost}, []string{http.MethodGet, http.MethodPost}
 	list := []route{
 		{methods: get, path: "/v1/updates", query: []string{"mode", "full", "source", "namespace", "selector", "max", "notices"}, kind: stream, serve: (*Server).updates},
-		{methods: get, path: "/v1/pods", query: []string{"watch", "allowWatchBookmarks", "namespace", "name"}, watch: true, timeout: quick, serve: (*Server).localPods},
-		{methods: get, path: "/v1/sources", timeout: quick, serve: (*Server).sources},
-		{methods: get, path: "/v1/events", query: []string{"watch", "namespace", "pod"}, watch: true, timeout: quick, serve: (*Server).events},
-		{methods: get, path: "/v1/node", timeout: quick, serve: (*Server).node},
-		{methods: get, path: "/v1/why/{namespace}/{pod}", timeout: quick, serve: (*Server).why},
-		{methods: get, path: "/v1/images", timeout: quick, serve: (*Server).images},
-		{methods: get, path: "/v1/services", timeout: quick, serve: (*Server).services},
-		{methods: get, path: "/v1/devices", timeout: quick, serve: (*Server).devices},
-		{methods: get, path: "/v1/allocations", timeout: quick, serve: (*Server).allocations},
-		{methods: get, path: "/v1/workloads", query: []string{"kind", "history"}, timeout: quick, serve: (*Server).workloads},
-		{methods: get, path: "/v1/pulls", timeout: quick, serve: (*Server).pulls},
-		{methods: get, path: "/v1/reclaim", query: []string{"assume"}, timeout: slow, serve: (*Server).reclaim},
-		{methods: post, path: "/v1/images/pull", query: []string{"name"}, timeout: pull, privileged: true, serve: (*Server).pullImage},
-		{methods: post, path: "/v1/images/remove", query: []string{"name"}, timeout: run, privileged: true, serve: (*Server).removeImage},
-		{methods: post, path: "/v1/images/prune", query: []string{"dryRun"}, timeout: run, privileged: true, serve: (*Server).pruneImages},
-		{methods: post, path: "/v1/drain", query: []string{"gracePeriodSeconds", "undo"}, timeout: quick, privileged: true, serve: (*Server).drainNode},
-		{methods: post, path: "/v1/workloads/{kind}/{namespace}/{name}/{verb}", query: []string{"replicas", "currentReplicas", "revision", "job", "field"}, timeout: quick, privileged: true, serve: (*Server).changeWorkload},
-		{methods: post, path: "/v1/restart/{namespace}/{pod}", query: []string{"container", "gracePeriodSeconds"}, timeout: run, privileged: true, serve: (*Server).restart},
-		{methods: post, path: "/v1/delete/{namespace}/{pod}", query: []string{"gracePeriodSeconds", "uid"}, timeout: run, privileged: true, serve: (*Server).delete},
+		{methods: get, path: "/v1/pods", query: []string{"watch", "allowWatchBookmarks", "namespace", "name"}, watch: true, timeout: quickTimeout, serve: (*Server).localPods},
+		{methods: get, path: "/v1/sources", timeout: quickTimeout, serve: (*Server).sources},
+		{methods: get, path: "/v1/events", query: []string{"watch", "namespace", "pod"}, watch: true, timeout: quickTimeout, serve: (*Server).events},
+		{methods: get, path: "/v1/node", timeout: quickTimeout, serve: (*Server).node},
+		{methods: get, path: "/v1/why/{namespace}/{pod}", timeout: quickTimeout, serve: (*Server).why},
+		{methods: get, path: "/v1/images", timeout: quickTimeout, serve: (*Server).images},
+		{methods: get, path: "/v1/services", timeout: quickTimeout, serve: (*Server).services},
+		{methods: get, path: "/v1/devices", timeout: quickTimeout, serve: (*Server).devices},
+		{methods: get, path: "/v1/allocations", timeout: quickTimeout, serve: (*Server).allocations},
+		{methods: get, path: "/v1/workloads", query: []string{"kind", "history"}, timeout: quickTimeout, serve: (*Server).workloads},
+		{methods: get, path: "/v1/pulls", timeout: quickTimeout, serve: (*Server).pulls},
+		{methods: get, path: "/v1/reclaim", query: []string{"assume"}, timeout: slowTimeout, serve: (*Server).reclaim},
+		{methods: post, path: "/v1/images/pull", query: []string{"name"}, timeout: pullTimeout, privileged: true, serve: (*Server).pullImage},
+		{methods: post, path: "/v1/images/remove", query: []string{"name"}, timeout: runTimeout, privileged: true, serve: (*Server).removeImage},
+		{methods: post, path: "/v1/images/prune", query: []string{"dryRun"}, timeout: runTimeout, privileged: true, serve: (*Server).pruneImages},
+		{methods: post, path: "/v1/drain", query: []string{"gracePeriodSeconds", "undo"}, timeout: quickTimeout, privileged: true, serve: (*Server).drainNode},
+		{methods: post, path: "/v1/workloads/{kind}/{namespace}/{name}/{verb}", query: []string{"replicas", "currentReplicas", "revision", "job", "field"}, timeout: quickTimeout, privileged: true, serve: (*Server).changeWorkload},
+		{methods: post, path: "/v1/restart/{namespace}/{pod}", query: []string{"container", "gracePeriodSeconds"}, timeout: runTimeout, privileged: true, serve: (*Server).restart},
+		{methods: post, path: "/v1/delete/{namespace}/{pod}", query: []string{"gracePeriodSeconds", "uid"}, timeout: runTimeout, privileged: true, serve: (*Server).delete},
 	}
 	add := func(r route) {
 		r.kubelet = true
 		list = append(list, r)
 	}
 	for _, path := range []string{"/healthz", "/livez", "/readyz", "/healthz/{check}", "/livez/{check}", "/readyz/{check}"} {
-		add(route{methods: get, path: path, timeout: quick, health: true, subresources: []string{"healthz", "proxy"}, serve: (*Server).healthz})
+		add(route{methods: get, path: path, timeout: quickTimeout, health: true, subresources: []string{"healthz", "proxy"}, serve: (*Server).healthz})
 	}
-	add(route{methods: get, path: "/pods", timeout: quick, subresources: []string{"pods", "proxy"}, serve: (*Server).pods})
-	add(route{methods: get, path: "/runningpods", timeout: quick, debugging: true, subresources: []string{"pods", "proxy"}, serve: (*Server).runningPods})
-	add(route{methods: get, path: "/configz", timeout: quick, subresources: []string{"configz", "proxy"}, serve: (*Server).configz})
-	add(route{methods: get, path: "/stats/summary", timeout: slow, subresources: []string{"stats"}, serve: (*Server).summary})
+	add(route{methods: get, path: "/pods", timeout: quickTimeout, subresources: []string{"pods", "proxy"}, serve: (*Server).pods})
+	add(route{methods: get, path: "/runningpods", timeout: quickTimeout, debugging: true, subresources: []string{"pods", "proxy"}, serve: (*Server).runningPods})
+	add(route{methods: get, path: "/configz", timeout: quickTimeout, subresources: []string{"configz", "proxy"}, serve: (*Server).configz})
+	add(route{methods: get, path: "/stats/summary", timeout: slowTimeout, subresources: []string{"stats"}, serve: (*Server).summary})
 	for path, serve := range map[string]func(*Server, http.ResponseWriter, *request) error{
 		"/metrics": (*Server).metrics, "/metrics/resource": (*Server).resourceMetrics,
 		"/metrics/cadvisor": (*Server).cadvisorMetrics, "/metrics/probes": (*Server).probeMetrics,
 	} {
-		add(route{methods: get, path: path, timeout: slow, subresources: []string{"metrics"}, serve: serve})
+		add(route{methods: get, path: path, timeout: slowTimeout, subresources: []string{"metrics"}, serve: serve})
 	}
 	for _, path := range []string{"/containerLogs", "/containerLogs/{namespace}", "/containerLogs/{namespace}/{pod}", "/containerLogs/{namespace}/{pod}/{container}"} {
 		add(route{methods: get, path: path, kind: stream, debugging: true, subresources: []string{"proxy"}, serve: (*Server).containerLogs})
@@ -118,18 +118,18 @@ func routes() []route {
 	for _, end := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
 		add(route{methods: both, path: "/exec" + end, kind: upgrade, verb: "create", subresources: []string{"exec", "proxy"}, privileged: true, debugging: true, serve: (*Server).exec})
 		add(route{methods: both, path: "/attach" + end, kind: upgrade, verb: "create", subresources: []string{"attach", "proxy"}, privileged: true, debugging: true, serve: (*Server).attach})
-		add(route{methods: post, path: "/run" + end, timeout: run, body: 64 << 10, verb: "create", subresources: []string{"run", "proxy"}, privileged: true, debugging: true, serve: (*Server).runCommand})
+		add(route{methods: post, path: "/run" + end, timeout: runTimeout, body: 64 << 10, verb: "create", subresources: []string{"run", "proxy"}, privileged: true, debugging: true, serve: (*Server).runCommand})
 	}
 	for _, end := range []string{"/{namespace}/{pod}", "/{namespace}/{pod}/{uid}"} {
 		add(route{methods: both, path: "/portForward" + end, kind: upgrade, verb: "create", subresources: []string{"portForward", "proxy"}, privileged: true, debugging: true, serve: (*Server).portForward})
 	}
-	add(route{methods: get, path: "/debug/pprof", timeout: quick, debugging: true, off: profilesOff, subresources: []string{"proxy"}, serve: (*Server).profiles})
-	add(route{methods: get, path: "/debug/pprof/{profile}", timeout: slow, debugging: true, off: profilesOff, subresources: []string{"proxy"}, serve: (*Server).profile})
+	add(route{methods: get, path: "/debug/pprof", timeout: quickTimeout, debugging: true, disabled: profilesOff, subresources: []string{"proxy"}, serve: (*Server).profiles})
+	add(route{methods: get, path: "/debug/pprof/{profile}", timeout: slowTimeout, debugging: true, disabled: profilesOff, subresources: []string{"proxy"}, serve: (*Server).profile})
 	for _, path := range []string{"/logs", "/logs/{path...}"} {
-		add(route{methods: get, path: path, timeout: run, debugging: true, files: true, off: systemLogsOff, subresources: []string{"log"}, serve: (*Server).systemLogs})
+		add(route{methods: get, path: path, timeout: runTimeout, debugging: true, files: true, disabled: systemLogsOff, subresources: []string{"log"}, serve: (*Server).systemLogs})
 	}
-	add(route{methods: []string{http.MethodPut}, path: "/debug/flags/v", timeout: quick, body: 16, debugging: true, off: flagsOff, subresources: []string{"proxy"}, privileged: true, serve: (*Server).setVerbosity})
-	add(route{methods: post, path: "/checkpoint/{namespace}/{pod}/{container}", timeout: run, verb: "create", subresources: []string{"checkpoint"}, privileged: true, serve: (*Server).checkpoint})
+	add(route{methods: []string{http.MethodPut}, path: "/debug/flags/v", timeout: quickTimeout, body: 16, debugging: true, disabled: flagsOff, subresources: []string{"proxy"}, privileged: true, serve: (*Server).setVerbosity})
+	add(route{methods: post, path: "/checkpoint/{namespace}/{pod}/{container}", timeout: runTimeout, verb: "create", subresources: []string{"checkpoint"}, privileged: true, serve: (*Server).checkpoint})
 	return list
 }
 
@@ -152,7 +152,7 @@ func (r *route) streams(q url.Values) bool {
 func isTrue(s string) bool { return s == "true" || s == "1" }
 
 // find returns the route of a request, or an error if there is none. serves reports whether
-// the listener serves a route. HEAD asks health routes only for their code, as Kubernetes' tests do.
+// the listener serves a route. Health routes also answer HEAD, which Kubernetes' tests send.
 func (s *Server) find(r *http.Request, serves func(*route) bool) (*request, *StatusError) {
 	path := r.URL.EscapedPath()
 	var methods []string

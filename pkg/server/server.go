@@ -1,14 +1,14 @@
 // Package server is nodectl's HTTP server. It has up to three listeners: the local socket in
 // the agent's run directory, the TLS port that a cluster expects of a kubelet, and the health
-// port, which answers health checks in plain HTTP.
+// port. The health port answers health checks in plain HTTP.
 //
 // It implements HTTP, the listeners and the streaming protocols. The parts in its Config
 // return the content of the answers; package agent implements them. An Access authenticates
 // and authorizes callers of the TLS port. Clients of the socket connect with Dial.
 //
-// The one rule: deny by default. On the socket the server answers root and the agent's own
-// user, which the kernel identifies; on the TLS port Access decides. The registry in routes.go
-// has all requests that the server answers.
+// The server denies by default. On the socket it answers root and the agent's own user, which the
+// kernel identifies. On the TLS port, Access decides. The registry in routes.go has all requests
+// that the server answers.
 //
 // Comments name duties (D2), faults (F10) and facts about the kubelet (C-1.40.3) by the
 // numbers of docs/contract.md.
@@ -24,25 +24,24 @@ import (
 	"time"
 )
 
-// Server answers on the listeners of its Config. Make one with New; call Serve
-// once.
+// Server answers on the listeners of its Config. New makes a Server. Serve is called once.
 type Server struct {
 	cfg    Config
 	log    *slog.Logger
 	routes []route
 
 	// Every request holds busy for reading. Serve takes it for writing at its end, and so waits
-	// for the requests under way.
+	// for the requests in progress.
 	busy   sync.RWMutex
 	closed bool // guarded by busy: the server refuses requests
 
 	checkpointing sync.Mutex // held while a checkpoint is made
-	// journal has an entry for each query of the journal that runs; it is full at the limit.
-	journal chan struct{}
+	// logQueries has an entry for each log query that runs, and its capacity is their limit.
+	logQueries chan struct{}
 
-	auditFile auditFile
-	refusals  refusals
-	unhealthy map[string]*WarningLimiter // warnings by check
+	auditFile      auditFile
+	refusals       refusals
+	healthWarnings map[string]*WarningLimiter // warnings by check
 }
 
 // New returns a Server. It opens no listener and no file.
@@ -68,9 +67,9 @@ func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, log: cfg.Log, routes: routes(), auditFile: auditFile{path: cfg.Audit}, journal: make(chan struct{}, maxJournalQueries), unhealthy: map[string]*WarningLimiter{}}
+	s := &Server{cfg: cfg, log: cfg.Log, routes: routes(), auditFile: auditFile{path: cfg.Audit}, logQueries: make(chan struct{}, maxJournalQueries), healthWarnings: map[string]*WarningLimiter{}}
 	for name := range cfg.Checks {
-		s.unhealthy[name] = new(WarningLimiter)
+		s.healthWarnings[name] = new(WarningLimiter)
 	}
 	return s
 }
@@ -86,9 +85,9 @@ func setDefault(limit *int, value int) {
 // answers. Then it closes their connections.
 const shutdownTimeout = 3 * time.Second
 
-// Serve answers until ctx is done and returns nil when every connection is
-// closed and the socket is removed. It returns an error if it cannot make the
-// socket and has no other listener. It tries a port that is in use until it is free.
+// Serve answers until ctx is done. It returns nil when every connection is closed and the
+// socket is removed. It returns an error if it cannot make the socket and has no other
+// listener. If a port is in use, it tries again until the port is free.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -143,7 +142,7 @@ func (s *Server) network(ctx context.Context, wg *sync.WaitGroup) {
 
 // local returns the HTTP server of the socket.
 func (s *Server) local(ctx context.Context) *http.Server {
-	f := &front{
+	f := &listenerHandler{
 		Server: s, limiter: newRequestLimiter(s.cfg.Requests, s.cfg.Streams),
 		authenticate: func(r *http.Request) (Caller, *StatusError) {
 			p, ok := allowedProcess(r.Context())
@@ -154,13 +153,13 @@ func (s *Server) local(ctx context.Context) *http.Server {
 		},
 		serves: func(*route) bool { return true },
 	}
-	web := s.web(ctx, f)
+	web := s.httpServer(ctx, f)
 	web.ConnContext = withProcess
 	return web
 }
 
-// web returns an HTTP server with the limits that all listeners share (D2).
-func (s *Server) web(ctx context.Context, h http.Handler) *http.Server {
+// httpServer returns an HTTP server with the limits that all listeners share (D2).
+func (s *Server) httpServer(ctx context.Context, h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -172,8 +171,8 @@ func (s *Server) web(ctx context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// serve answers on l until ctx is done, and then waits up to shutdownTimeout for the requests under
-// way. It returns nil if ctx is done.
+// serve answers on l until ctx is done, and then waits up to shutdownTimeout for the requests in
+// progress. It returns nil if ctx is done.
 func (s *Server) serve(ctx context.Context, web *http.Server, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()

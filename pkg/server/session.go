@@ -15,8 +15,8 @@ import (
 )
 
 // session is one exec, attach or port-forward, and the hijacked connection of its caller. It
-// ends when its streams end, when a read from the caller fails, or when the server ends. Then
-// the connection is closed.
+// ends when its streams end, when a read from the caller fails, or when the server ends. The end
+// closes the connection.
 type session struct {
 	http.ResponseWriter
 	ctx       context.Context
@@ -40,8 +40,8 @@ func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// Read first returns the bytes that net/http has buffered, then reads from the connection. All
-	// reads go through the session, which ends when one fails.
+	// Read first returns the bytes that net/http has buffered, and then reads from the connection.
+	// Every read goes through the hijackedConn, which ends the session when one fails.
 	ahead, _ := buf.Reader.Peek(buf.Reader.Buffered())
 	t := &hijackedConn{Conn: conn, session: s}
 	t.in = io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), readerFunc(t.read))
@@ -51,25 +51,24 @@ func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	s.mu.Lock()
 	s.conn = t
 	s.mu.Unlock()
-	cutAfter(s.ctx, conn)
+	closeAfter(s.ctx, conn)
 	s.wg.Go(func() { s.watch(t) })
 	return t, bufio.NewReadWriter(bufio.NewReader(t), bufio.NewWriter(t)), nil
 }
 
-// cutAfter closes a connection closeTimeout after ctx is done. That ends a write that blocks
+// closeAfter closes a connection closeTimeout after ctx is done. This ends a write that blocks
 // because the other side does not read.
-func cutAfter(ctx context.Context, conn net.Conn) {
+func closeAfter(ctx context.Context, conn net.Conn) {
 	context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, func() { _ = conn.Close() }) })
 }
 
 // watchInterval is the interval in which a session checks whether its caller has hung up.
 const watchInterval = time.Second
 
-// watch ends the session when the caller has closed its connection but no read fails. The
-// session does not read while it waits for a container to take the data that it has read
-// before, so it checks the connection once a second. If the receive window is full, the
-// caller's FIN waits behind its data: then watch ends the session only when the caller's kernel
-// gives up.
+// watch ends the session when the caller has closed its connection although no read fails. The
+// session does not read while a container does not accept its data, so watch checks the connection
+// once a second. If the receive window is full, the caller's FIN does not arrive. The session then
+// ends only when the caller's kernel gives up.
 func (s *session) watch(t *hijackedConn) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()

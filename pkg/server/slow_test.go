@@ -165,7 +165,7 @@ func (p *pipes) served(t *testing.T, s *Server, l net.Listener, version int, h h
 	var protocols http.Protocols
 	protocols.SetHTTP1(version == 1)
 	protocols.SetUnencryptedHTTP2(version == 2)
-	web := s.web(ctx, h)
+	web := s.httpServer(ctx, h)
 	web.Protocols = &protocols
 	ended := make(chan error, 1) // one end
 	go func() { ended <- s.serve(ctx, web, s.limitListener(l, "pipes", 10, 0)) }()

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// socket is a listener on a Unix socket that removes its path.
+// socket is a listener on a Unix socket, which remove removes.
 type socket struct {
 	*net.UnixListener
 	path string
@@ -22,12 +22,12 @@ type InUseError struct{ Path string }
 
 func (e *InUseError) Error() string { return "another process answers on " + e.Path }
 
-// listen makes the socket with mode 0600: it creates the socket in a private directory
+// listen makes the socket with mode 0600. It creates the socket in a private directory
 // and renames it to path, which replaces a stale socket atomically. It returns an error
-// if path is another kind of file, if a process answers there, or if other users could
-// replace a file in its directory.
+// if path is another kind of file, or if a process answers there. It also returns an error if other
+// users could replace a file in the directory of path.
 func listen(path string) (_ *socket, err error) {
-	if err := private(filepath.Dir(path)); err != nil {
+	if err := checkPrivate(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("make socket: %w", err)
 	}
 	switch info, err := os.Lstat(path); {
@@ -52,8 +52,8 @@ func listen(path string) (_ *socket, err error) {
 		return nil, fmt.Errorf("make socket: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	born := filepath.Join(dir, "s")
-	address, done, err := short(born)
+	temporary := filepath.Join(dir, "s")
+	address, done, err := shortPath(temporary)
 	if err != nil {
 		return nil, fmt.Errorf("make socket: %w", err)
 	}
@@ -68,14 +68,14 @@ func listen(path string) (_ *socket, err error) {
 		}
 	}()
 	l.SetUnlinkOnClose(false) // it would unlink the old name
-	if err := os.Chmod(born, 0o600); err != nil {
+	if err := os.Chmod(temporary, 0o600); err != nil {
 		return nil, fmt.Errorf("make socket: %w", err)
 	}
-	made, err := os.Lstat(born)
+	made, err := os.Lstat(temporary)
 	if err != nil {
 		return nil, fmt.Errorf("make socket: %w", err)
 	}
-	if err := os.Rename(born, path); err != nil {
+	if err := os.Rename(temporary, path); err != nil {
 		return nil, fmt.Errorf("make socket: %w", err)
 	}
 	return &socket{UnixListener: l, path: path, made: made}, nil
@@ -91,7 +91,7 @@ func (s *socket) remove() {
 
 // Dial connects to the socket at path, which may be longer than a socket's address.
 func Dial(ctx context.Context, path string) (net.Conn, error) {
-	address, done, err := short(path)
+	address, done, err := shortPath(path)
 	if err != nil {
 		return nil, err
 	}
@@ -114,10 +114,9 @@ func withProcess(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, processKey{}, process{uid, pid, err})
 }
 
-// allowedProcess returns the process that made a request over the socket, and whether the
-// server answers it: its user is root or the agent's own. It is not answered if the kernel does
-// not name its user.
-func allowedProcess(ctx context.Context) (process, bool) {
-	p, known := ctx.Value(processKey{}).(process)
-	return p, known && p.err == nil && (p.uid == 0 || int64(p.uid) == int64(os.Geteuid()))
+// allowedProcess returns the process that sent a request over the socket. ok is false if its user is
+// neither root nor the agent's own, or is unknown. The server must then refuse the request.
+func allowedProcess(ctx context.Context) (p process, ok bool) {
+	p, ok = ctx.Value(processKey{}).(process)
+	return p, ok && p.err == nil && (p.uid == 0 || int64(p.uid) == int64(os.Geteuid()))
 }

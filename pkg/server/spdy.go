@@ -61,8 +61,9 @@ type callerSPDY struct {
 }
 
 // upgradeSPDY upgrades a request to SPDY. It returns nil after it has answered with an error.
-// add is called for each new stream, of which there are at most streams unless that is
-// negative. It must not block: the library has five goroutines for all frames of a connection.
+// streams limits the number of streams; a negative number is no limit. The library calls add for
+// each new stream. add must not block, because the library has five goroutines for all frames of a
+// connection.
 func upgradeSPDY(w http.ResponseWriter, q *http.Request, streams int, add httpstream.NewStreamHandler) *callerSPDY {
 	u := &spdyUpgrade{ResponseWriter: w, streams: streams}
 	conn := spdy.NewResponseUpgrader().UpgradeResponse(u, q, add)

@@ -47,7 +47,7 @@ func (s *Server) systemLogs(w http.ResponseWriter, q *request) error {
 }
 
 // regularFiles has the regular files and directories below a directory, and follows no link out of
-// it. It opens no FIFO or device, which could block or act.
+// it. It opens no FIFO, which could block, and no device, on which opening may have an effect.
 type regularFiles struct{ root *os.Root }
 
 // Open implements fs.FS.
@@ -60,7 +60,7 @@ func (f regularFiles) Open(name string) (fs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info, err = file.Stat(); err != nil || !isFileOrDir(info) { // it was exchanged meanwhile
+	if info, err = file.Stat(); err != nil || !isFileOrDir(info) { // it was replaced meanwhile
 		_ = file.Close()
 		return nil, fs.ErrNotExist
 	}
@@ -69,8 +69,8 @@ func (f regularFiles) Open(name string) (fs.File, error) {
 
 func isFileOrDir(info fs.FileInfo) bool { return info.Mode().IsRegular() || info.IsDir() }
 
-// matchRest returns the rest of an escaped path as a relative path; ok is false if it leaves its
-// directory or is not clean.
+// matchRest returns the rest of an escaped path as a relative path; ok is false if the path leaves
+// its directory or is not clean.
 func matchRest(escaped string, unescape func(string) (string, error)) (value string, ok bool) {
 	for part := range strings.SplitSeq(escaped, "/") {
 		text, err := unescape(part)

@@ -47,7 +47,7 @@ func TestLogQuery_AtTheLimit_IsRefused(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
 	for range maxJournalQueries {
-		s.journal <- struct{}{}
+		s.logQueries <- struct{}{}
 	}
 	err := s.queryLogs(httptest.NewRecorder(), nil, &logQuery{services: []string{"ssh"}}, nil)
 	if refusal, ok := errors.AsType[*StatusError](err); !ok || refusal.Code != http.StatusTooManyRequests {

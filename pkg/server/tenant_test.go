@@ -135,7 +135,7 @@ func TestReadSPDYFrames_FrameAboveALimit_IsNotPassedOn(t *testing.T) {
 }
 
 // A control frame with a wrong length for its type does not reach the library, which would
-// take its rest for checked frames; nor does one of a type that no client sends.
+// read its rest as further frames. A frame of a type that no client sends does not reach it, either.
 func TestReadSPDYFrames_FrameInsideAControlFrame_IsNotPassedOn(t *testing.T) {
 	t.Parallel()
 	header := func(kind, length byte) []byte { return []byte{0x80, 3, 0, kind, 0, 0, 0, length} }
@@ -361,8 +361,8 @@ func stuck(t *testing.T, what string, n *atomic.Int64) {
 	})
 }
 
-// A container that does not read its stdin, and a pod that does not read its port, keep no
-// session whose caller has left, and do not keep the server from ending.
+// When the caller has left, its session ends, even if the container does not read its stdin or the
+// pod does not read its port. The server ends then, too.
 //
 // Shows: C-1.40.9
 func TestStreams_PodReadsNothing_EndWithCallerAndServer(t *testing.T) {

@@ -15,22 +15,23 @@ import (
 // serveTLS answers on the TLS listener until ctx is done.
 func (s *Server) serveTLS(ctx context.Context) {
 	cfg := s.cfg.TLS
-	f := &front{
+	f := &listenerHandler{
 		Server: s, limiter: newRequestLimiter(cfg.Requests, cfg.Streams),
 		authenticate: s.authenticateTLS, serves: func(r *route) bool { return r.kubelet },
 	}
-	s.listening(ctx, "TLS port", cfg.Address, func(l net.Listener) error {
+	s.listenAndServe(ctx, "TLS port", cfg.Address, func(l net.Listener) error {
 		if cfg.Bound != nil {
 			cfg.Bound(l.Addr().String())
 		}
-		web := s.web(ctx, f)
+		web := s.httpServer(ctx, f)
 		web.TLSConfig = s.tlsConfig()
-		web.ConnContext = withCounted
+		web.ConnContext = withCountedConn
 		return s.serve(ctx, web, tls.NewListener(s.limitListener(l, "TLS port", cfg.Connections, cfg.PerPeer), web.TLSConfig))
 	})
 }
 
-// tlsConfig requests a client certificate and does not verify it: Access does that.
+// tlsConfig returns the configuration of TLS. It requests a client certificate, which Access
+// verifies.
 func (s *Server) tlsConfig() *tls.Config {
 	cfg := &tls.Config{
 		GetCertificate: s.cfg.TLS.Certificate,
@@ -57,7 +58,7 @@ func (s *Server) authenticateTLS(r *http.Request) (Caller, *StatusError) {
 	if s.cfg.Access == nil {
 		return Caller{}, unauthorized
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), quick)
+	ctx, cancel := context.WithTimeout(r.Context(), quickTimeout)
 	defer cancel()
 	c, ok, err := s.cfg.Access.Authenticate(r.WithContext(ctx))
 	if err != nil {
@@ -76,22 +77,22 @@ func (s *Server) authenticateTLS(r *http.Request) (Caller, *StatusError) {
 // serveHealth answers the health routes on the health port until ctx is done, without
 // authentication (C-1.40.5).
 func (s *Server) serveHealth(ctx context.Context) {
-	f := &front{
+	f := &listenerHandler{
 		Server: s, limiter: newRequestLimiter(16, 0), open: true,
 		authenticate: func(*http.Request) (Caller, *StatusError) { return Caller{}, nil },
 		serves:       func(r *route) bool { return r.health },
 	}
-	s.listening(ctx, "health port", s.cfg.Health, func(l net.Listener) error {
-		return s.serve(ctx, s.web(ctx, f), s.limitListener(l, "health port", 64, 0))
+	s.listenAndServe(ctx, "health port", s.cfg.Health, func(l net.Listener) error {
+		return s.serve(ctx, s.httpServer(ctx, f), s.limitListener(l, "health port", 64, 0))
 	})
 }
 
-// retryInterval is how long listening waits after a failure.
+// retryInterval is how long listenAndServe waits after a failure.
 const retryInterval = time.Second
 
-// listening serves on an address until ctx is done. If it cannot listen, or serve fails, it
+// listenAndServe serves on an address until ctx is done. If it cannot listen, or serve fails, it
 // tries again. It logs the first of several failures to listen.
-func (s *Server) listening(ctx context.Context, name, address string, serve func(net.Listener) error) {
+func (s *Server) listenAndServe(ctx context.Context, name, address string, serve func(net.Listener) error) {
 	logged := false
 	for ctx.Err() == nil {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)

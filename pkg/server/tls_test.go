@@ -80,7 +80,7 @@ func TestD2_HTTP2(t *testing.T) {
 	if text, _ := io.ReadAll(a.Body); a.ProtoMajor != 2 || string(text) != "ok" {
 		t.Errorf("HTTP/%d: %s", a.ProtoMajor, text)
 	}
-	if n := New(Config{}).web(t.Context(), nil).HTTP2.MaxConcurrentStreams; n != 100 {
+	if n := New(Config{}).httpServer(t.Context(), nil).HTTP2.MaxConcurrentStreams; n != 100 {
 		t.Errorf("%d streams", n)
 	}
 	a, err = web.Post("https://"+p.address+"/exec/ns/p/c?command=x&output=1", "", nil)
@@ -282,7 +282,7 @@ func TestC_1_40_1_APortThatIsTakenIsRetriedQuietly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, served := new(said.Log), make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
-		go New(Config{Log: log.Logger()}).listening(ctx, "a port", other.Addr().String(), func(net.Listener) error {
+		go New(Config{Log: log.Logger()}).listenAndServe(ctx, "a port", other.Addr().String(), func(net.Listener) error {
 			close(served)
 			<-ctx.Done()
 			return nil

@@ -13,7 +13,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// tunnel opens a WebSocket that carries SPDY, which kubectl port-forward tries first. It
+// tunnel opens a WebSocket that contains SPDY, which kubectl port-forward tries first. It
 // returns the response writer and the request for SPDY in the WebSocket. It returns nil
 // after it has answered with an error.
 func (s *Server) tunnel(w *session, r *http.Request) (http.ResponseWriter, *http.Request) {
@@ -45,26 +45,26 @@ func (s *Server) tunnel(w *session, r *http.Request) (http.ResponseWriter, *http
 	within.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
 	within.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
 	within.Header.Set(httpstream.HeaderProtocolVersion, portforward.ProtocolV1Name)
-	return &inner{conn: tunneled.NewTunnelingConnection("server", conn), header: http.Header{}}, within
+	return &tunnelWriter{conn: tunneled.NewTunnelingConnection("server", conn), header: http.Header{}}, within
 }
 
-// inner is the response writer for SPDY in a WebSocket. It drops the answer, because the
+// tunnelWriter is the response writer for SPDY in a WebSocket. It drops the answer, because the
 // upgrade to the WebSocket was answered already, and provides only the connection.
-type inner struct {
+type tunnelWriter struct {
 	conn   net.Conn
 	header http.Header
 }
 
 // Header implements http.ResponseWriter.
-func (i *inner) Header() http.Header { return i.header }
+func (i *tunnelWriter) Header() http.Header { return i.header }
 
 // WriteHeader implements http.ResponseWriter.
-func (i *inner) WriteHeader(int) {}
+func (i *tunnelWriter) WriteHeader(int) {}
 
 // Write implements http.ResponseWriter.
-func (i *inner) Write(b []byte) (int, error) { return len(b), nil }
+func (i *tunnelWriter) Write(b []byte) (int, error) { return len(b), nil }
 
 // Hijack implements http.Hijacker.
-func (i *inner) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (i *tunnelWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return i.conn, bufio.NewReadWriter(bufio.NewReader(i.conn), bufio.NewWriter(i.conn)), nil
 }

@@ -13,7 +13,7 @@ type Workloads interface {
 	// Workloads returns the workloads of a kind ("Deployment"), all for "", with the ReplicaSets
 	// of Deployments and the Jobs of CronJobs. history adds the versions of their pod templates.
 	Workloads(kind string, history bool) []Workload
-	// ChangeWorkload does a command, and returns its result for a person: "scaled".
+	// ChangeWorkload carries out a command, and returns its result as text: "scaled".
 	ChangeWorkload(ctx context.Context, of WorkloadRef, command WorkloadCommand) (result string, err error)
 }
 
@@ -25,22 +25,23 @@ type WorkloadRef struct{ Kind, Namespace, Name string }
 type WorkloadCommand struct {
 	Verb     string
 	Replicas int32  // of scale
-	Current  *int32 // of scale: the number that the workload must have; nil is any
-	Revision int64  // of undo; 0 is the one before
-	Field    string // of clear: the field whose override ends; "" is all
-	Job      string // of create-job: the name
+	Current  *int32 // of scale: the number that the workload must have now; nil means any
+	Revision int64  // of undo; 0 means the revision before
+	Field    string // of clear: the field whose override ends; "" means all
+	Job      string // of create-job: the name of the Job
 }
 
 // Workload is one workload, as /v1/workloads lists it.
 type Workload struct {
-	// Object is as an API server has it, with its status.
+	// Object is the workload as an API server would have it, with its status.
 	Object any `json:"object"`
 	// Source, Location, File and Line are the place of the manifest.
 	Source   string `json:"source"`
 	Location string `json:"location"`
 	File     string `json:"file,omitempty"`
 	Line     int    `json:"line,omitempty"`
-	// Unreported is the number of pods that the status counts by a report of the previous agent.
+	// Unreported is the number of pods that this agent has not observed yet: the status counts them
+	// as the previous agent reported them.
 	Unreported int                `json:"unreported,omitempty"`
 	Overrides  []WorkloadOverride `json:"overrides,omitempty"`
 	History    []WorkloadRevision `json:"history,omitempty"`
@@ -53,7 +54,7 @@ type WorkloadOverride struct {
 	Source string    `json:"source"` // the value in the source
 	Why    string    `json:"why"`
 	Since  time.Time `json:"since"`
-	// Rollback says that no person chose the value.
+	// Rollback says that a rollback has set the value.
 	Rollback bool `json:"rollback,omitempty"`
 }
 
@@ -61,7 +62,7 @@ type WorkloadOverride struct {
 type WorkloadRevision struct {
 	Revision int64     `json:"revision"`
 	Cause    string    `json:"cause,omitempty"`  // kubernetes.io/change-cause
-	Failed   string    `json:"failed,omitempty"` // why it was rolled back
+	Failed   string    `json:"failed,omitempty"` // the reason of the rollback
 	Logs     string    `json:"logs,omitempty"`   // the directory with the logs of its pods
 	Since    time.Time `json:"since"`
 	Template any       `json:"template"`

@@ -1,13 +1,13 @@
 // Package access authenticates and authorizes callers of the node's server, as the kubelet's
-// delegating authenticator and authorizer do. It verifies client certificates, has the API server
-// review tokens (TokenReview) and the access of callers to this node (SubjectAccessReview).
+// delegating authenticator and authorizer do. It verifies client certificates. The API server
+// reviews tokens (TokenReview), and the access of callers to this node (SubjectAccessReview).
 //
-// It implements server.Access on client-go. It caches the reviews for a while; the
-// caches are bounded and hold no token. Concurrent equal reviews are one request.
-// Without an API server it admits only certificates of group system:masters.
+// Package access implements server.Access. It caches the results of reviews. The caches are bounded
+// and hold no token. Concurrent equal reviews are one request. Without an API server, only
+// certificates of group system:masters have access.
 //
-// The one rule: fail closed. There are no anonymous callers, and without a review
-// nothing is allowed.
+// Access fails closed: there are no anonymous callers, and without the result of a review nothing is
+// allowed.
 package access
 
 import (
@@ -32,14 +32,14 @@ const (
 	tokensFor  = 2 * time.Minute
 	allowedFor = 5 * time.Minute
 	deniedFor  = 30 * time.Second
-	// askFor is the timeout of one review.
-	askFor = 10 * time.Second
-	// asking limits the concurrent reviews, perSecond and burst their rate, so that
+	// reviewTimeout is the timeout of one review, with its retry.
+	reviewTimeout = 10 * time.Second
+	// maxReviews limits the concurrent reviews, reviewsPerSecond and burst their rate, so that
 	// unauthenticated callers cannot make the node flood the API server. TokenReviews and the
 	// two lanes of SubjectAccessReviews have these limits each.
-	asking    = 16
-	perSecond = 50
-	burst     = 100
+	maxReviews       = 16
+	reviewsPerSecond = 50
+	reviewBurst      = 100
 	// mastersGroup may do everything everywhere.
 	mastersGroup = "system:masters"
 	// The groups of authenticated and of unauthenticated callers.
@@ -60,8 +60,9 @@ type Config struct {
 	ClientCAFile string
 	// NoTokens ignores bearer tokens, as authentication.webhook.enabled: false does.
 	NoTokens bool
-	// How long to cache reviews: of accepted tokens, allowed access, and denied access
-	// or refused tokens. 0 is the kubelet's time; a negative one caches nothing.
+	// How long to cache the results of reviews: accepted tokens, allowed access and denied access.
+	// A refused token is cached for the shorter of TokensFor and DeniedFor. 0 is the kubelet's time;
+	// a negative time caches nothing.
 	TokensFor, AllowedFor, DeniedFor time.Duration
 	// Log receives failed reviews; may be nil.
 	Log *slog.Logger
@@ -75,7 +76,7 @@ type Access struct {
 	reviews *reviews     // nil: there is no API server
 	peers   *peers
 
-	unreviewed, unauthorized server.WarningLimiter // warnings
+	tokenWarnings, accessWarnings server.WarningLimiter // warnings
 }
 
 var _ server.Access = (*Access)(nil)
@@ -114,11 +115,11 @@ func New(cfg Config) (*Access, error) {
 		return a, nil
 	}
 	if !cfg.NoTokens {
-		ask, err := apiclient.NewTokenReviews(limited(cfg.API))
+		client, err := apiclient.NewTokenReviews(limited(cfg.API))
 		if err != nil {
 			return nil, err
 		}
-		if a.tokens, err = newTokens(ask, cfg); err != nil {
+		if a.tokens, err = newTokens(client, cfg); err != nil {
 			return nil, err
 		}
 	}
@@ -131,34 +132,35 @@ func New(cfg Config) (*Access, error) {
 // limited returns cfg with its own rate limit.
 func limited(cfg *rest.Config) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
-	cfg.QPS, cfg.Burst = perSecond, burst
+	cfg.QPS, cfg.Burst = reviewsPerSecond, reviewBurst
 	return cfg
 }
 
 // Authenticate implements server.Access: it authenticates by certificate first, then by token. It
-// does not authenticate a request without TLS. It looks into the caches of both before it
-// verifies or reviews anything: only verifications and reviews are limited by peer. An error may
-// be a *server.StatusError.
+// does not authenticate a request without TLS. It reads both caches before it verifies a certificate
+// or reviews a token, because these operations are limited by peer. An error may be a
+// *server.StatusError.
 func (a *Access) Authenticate(r *http.Request) (c server.Caller, ok bool, err error) {
 	if r.TLS == nil {
 		return server.Caller{}, false, nil
 	}
-	// shown becomes nil, and token "", once there is nothing left to verify or review.
-	shown, now := r.TLS.PeerCertificates, time.Now()
+	// presented becomes nil if there is no certificate to verify, and token "" if there is none to
+	// review.
+	presented, now := r.TLS.PeerCertificates, time.Now()
 	var chain chainKey
 	var key string
-	if a.certs == nil || len(shown) == 0 {
-		shown = nil
-	} else if err := checkChain(shown); err != nil {
+	if a.certs == nil || len(presented) == 0 {
+		presented = nil
+	} else if err := checkChain(presented); err != nil {
 		a.cfg.Log.Debug("Client certificate refused", "error", err)
-		shown = nil
+		presented = nil
 	} else {
-		k, said, found := a.certs.kept(shown, now)
-		if said.ok && known(said.caller) {
-			return authenticated(said.caller), true, nil
+		k, result, found := a.certs.cached(presented, now)
+		if result.ok && known(result.caller) {
+			return authenticated(result.caller), true, nil
 		}
 		if chain = k; found {
-			shown = nil
+			presented = nil
 		}
 	}
 	token := bearer(r)
@@ -166,65 +168,65 @@ func (a *Access) Authenticate(r *http.Request) (c server.Caller, ok bool, err er
 		token = ""
 	}
 	if token != "" {
-		k, said, found := a.tokens.kept(token)
-		if said.ok && known(said.caller) {
-			return authenticated(said.caller), true, nil
+		k, result, found := a.tokens.cached(token)
+		if result.ok && known(result.caller) {
+			return authenticated(result.caller), true, nil
 		}
 		if key = k; found {
 			token = ""
 		}
 	}
-	if shown == nil && token == "" {
+	if presented == nil && token == "" {
 		return server.Caller{}, false, nil
 	}
 	peer := server.Peer(r.RemoteAddr)
-	if shown != nil {
-		if c, ok, err := a.judgeCertificate(r.Context(), peer, chain, shown, now); ok || err != nil {
+	if presented != nil {
+		if c, ok, err := a.verifyCertificate(r.Context(), peer, chain, presented, now); ok || err != nil {
 			return c, ok, err
 		}
 	}
 	if token == "" {
 		return server.Caller{}, false, nil
 	}
-	return a.judgeToken(r.Context(), peer, key, token)
+	return a.reviewToken(r.Context(), peer, key, token)
 }
 
-// judgeCertificate verifies a certificate that is in no cache.
-func (a *Access) judgeCertificate(ctx context.Context, peer netip.Prefix, chain chainKey, shown []*x509.Certificate, now time.Time) (c server.Caller, ok bool, err error) {
+// verifyCertificate verifies a certificate that is in no cache.
+func (a *Access) verifyCertificate(ctx context.Context, peer netip.Prefix, chain chainKey, presented []*x509.Certificate, now time.Time) (c server.Caller, ok bool, err error) {
 	leave, err := a.peers.enter(peer, certificates, "")
 	if err != nil {
 		return server.Caller{}, false, err
 	}
-	said, err := a.certs.judge(ctx, chain, shown, now)
-	ok = err == nil && said.ok && known(said.caller)
+	result, err := a.certs.verifyChain(ctx, chain, presented, now)
+	ok = err == nil && result.ok && known(result.caller)
 	leave(!ok && err == nil)
 	if !ok {
 		return server.Caller{}, false, err
 	}
-	return authenticated(said.caller), true, nil
+	return authenticated(result.caller), true, nil
 }
 
-// judgeToken reviews a token that is in no cache.
-func (a *Access) judgeToken(ctx context.Context, peer netip.Prefix, key, token string) (c server.Caller, ok bool, err error) {
+// reviewToken reviews a token that is in no cache.
+func (a *Access) reviewToken(ctx context.Context, peer netip.Prefix, key, token string) (c server.Caller, ok bool, err error) {
 	leave, err := a.peers.enter(peer, bearerTokens, "")
 	if err != nil {
 		return server.Caller{}, false, err
 	}
-	said, err := a.tokens.judge(ctx, key, token)
-	ok = err == nil && said.ok && known(said.caller)
+	result, err := a.tokens.identify(ctx, key, token)
+	ok = err == nil && result.ok && known(result.caller)
 	leave(!ok && err == nil)
 	if err != nil {
-		if notLogged, ok := a.unreviewed.Allow(); ok {
+		if notLogged, ok := a.tokenWarnings.Allow(); ok {
 			a.cfg.Log.Warn("Failed to review token", "error", err, "notLogged", notLogged)
 		}
 	}
 	if !ok {
 		return server.Caller{}, false, err
 	}
-	return authenticated(said.caller), true, nil
+	return authenticated(result.caller), true, nil
 }
 
-// known reports whether c is an authenticated user.
+// known reports whether c is a user, and not anonymous.
 func known(c server.Caller) bool {
 	return c.Name != "" && c.Name != anonymousName && !slices.Contains(c.Groups, unauthenticatedGroup)
 }
@@ -251,14 +253,14 @@ func (a *Access) Authorize(ctx context.Context, c server.Caller, verb string, su
 	}
 	reason := ""
 	for _, subresource := range subresources {
-		said, err := a.reviews.may(ctx, c, verb, subresource)
+		result, err := a.reviews.may(ctx, c, verb, subresource)
 		if err != nil {
-			if notLogged, ok := a.unauthorized.Allow(); ok {
+			if notLogged, ok := a.accessWarnings.Allow(); ok {
 				a.cfg.Log.Warn("Failed to review access", "apiVerb", verb, "subresource", subresource, "error", err, "notLogged", notLogged)
 			}
 			return false, "", err
 		}
-		if reason = said.reason; said.allowed {
+		if reason = result.reason; result.allowed {
 			return true, reason, nil
 		}
 	}

@@ -310,7 +310,7 @@ func TestD1_NoCallerIsAnonymous(t *testing.T) {
 		},
 	}
 	a := s.access(t)
-	for _, token := range []string{"", "a", "b", "c", "d", strings.Repeat("x", tokenLimit+1), "good extra"} {
+	for _, token := range []string{"", "a", "b", "c", "d", strings.Repeat("x", maxTokenBytes+1), "good extra"} {
 		if c, ok, err := a.Authenticate(with(token)); ok || err != nil {
 			t.Errorf("%.20q is %+v, %v", token, c, err)
 		}

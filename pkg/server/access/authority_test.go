@@ -149,8 +149,8 @@ func TestF72_ClientAuthorityIsReadAgain(t *testing.T) {
 	knows := func(by *authority) bool {
 		now = now.Add(rereadAfter)
 		shown := []*x509.Certificate{by.issue("anna")}
-		key, _, _ := a.certs.kept(shown, now)
-		said, err := a.certs.judge(t.Context(), key, shown, now)
+		key, _, _ := a.certs.cached(shown, now)
+		said, err := a.certs.verifyChain(t.Context(), key, shown, now)
 		return err == nil && said.ok
 	}
 	if !knows(was) || knows(is) {

@@ -38,18 +38,18 @@ func TestReviews_Concurrent_AreBounded(t *testing.T) {
 			wg.Go(func() { _, _, _ = a.Authenticate(r) })
 		}
 		wg.Wait()
-		if n := most.Load(); n > asking || n < asking/2 {
+		if n := most.Load(); n > maxReviews || n < maxReviews/2 {
 			t.Errorf("%d reviews at a time", n)
 		}
-		for i := range 3 * tokensKept {
+		for i := range 3 * maxTokens {
 			a.tokens.accepted.Add(fmt.Sprint(i), identity{}, time.Minute)
 			a.tokens.refused.Add(fmt.Sprint(i), identity{}, time.Minute)
 			a.reviews.allowed.Add(fmt.Sprint(i), decision{}, time.Minute)
 		}
-		for i := range 2 * reviewsKept {
+		for i := range 2 * maxDecisions {
 			a.reviews.allowed.Add(fmt.Sprint(i), decision{}, time.Minute)
 		}
-		if n, no, m := len(a.tokens.accepted.Keys()), len(a.tokens.refused.Keys()), len(a.reviews.allowed.Keys()); n != tokensKept || no != tokensKept || m != reviewsKept {
+		if n, no, m := len(a.tokens.accepted.Keys()), len(a.tokens.refused.Keys()), len(a.reviews.allowed.Keys()); n != maxTokens || no != maxTokens || m != maxDecisions {
 			t.Errorf("%d accepted and %d refused tokens and %d reviews are kept", n, no, m)
 		}
 	})
@@ -144,7 +144,7 @@ func TestReview_CrowdOfDenied_DisplacesNoAllowedOne(t *testing.T) {
 			return authorizationv1.SubjectAccessReviewStatus{Allowed: q.User == "anna"}
 		}}
 		a := s.access(t, func(c *Config) { c.AllowedFor, c.DeniedFor = time.Hour, time.Hour })
-		for i := range 2 + reviewsKept {
+		for i := range 2 + maxDecisions {
 			name := fmt.Sprint("guest-", i)
 			if i == 0 {
 				name = "anna"

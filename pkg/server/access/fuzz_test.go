@@ -24,7 +24,7 @@ func FuzzCertificates(f *testing.F) {
 	f.Add(bytes.Join([][]byte{between.issue("anna").Raw, between.cert.Raw}, nil))
 	f.Add(others.issue("anna").Raw)
 	f.Add(bytes.Join([][]byte{others.issue("anna").Raw, others.cert.Raw, ours.cert.Raw}, nil))
-	f.Add(bytes.Repeat(others.cert.Raw, 2+intermediates))
+	f.Add(bytes.Repeat(others.cert.Raw, 2+maxIntermediates))
 	f.Add(good.Raw[:len(good.Raw)-1])
 	f.Add([]byte{0x30, 0x82})
 	file := caFile(f, ours.pem())
@@ -45,11 +45,11 @@ func FuzzCertificates(f *testing.F) {
 		if err != nil {
 			t.Errorf("error %v", err)
 		}
-		if n := verified.Load(); n > 1 || n == 1 && (len(der) > chainLimit || len(shown) > 1+intermediates) {
+		if n := verified.Load(); n > 1 || n == 1 && (len(der) > maxChainBytes || len(shown) > 1+maxIntermediates) {
 			t.Errorf("%d verifications of %d certificates in %d bytes", n, len(shown), len(der))
 		}
 		between := x509.NewCertPool()
-		for _, c := range shown[1:min(len(shown), 1+intermediates)] {
+		for _, c := range shown[1:min(len(shown), 1+maxIntermediates)] {
 			between.AddCert(c)
 		}
 		_, wrong := shown[0].Verify(x509.VerifyOptions{Roots: pool, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
@@ -71,7 +71,7 @@ func FuzzTokens(f *testing.F) {
 	const known = "hunter2-of-anna"
 	for _, header := range []string{
 		"Bearer " + known, "bearer  " + known + " ", "Bearer " + known + " more", "Basic " + known, "Bearer", "", "Bearer \x00", "Bearer \xff\xfe",
-		"Bearer " + strings.Repeat("x", tokenLimit+1), "Bearer " + strings.ToUpper(known), "Bearer\t" + known, "Bearer " + known + "\n",
+		"Bearer " + strings.Repeat("x", maxTokenBytes+1), "Bearer " + strings.ToUpper(known), "Bearer\t" + known, "Bearer " + known + "\n",
 	} {
 		f.Add(header)
 	}
@@ -97,7 +97,7 @@ func FuzzTokens(f *testing.F) {
 		if err != nil {
 			t.Errorf("%q: %v", header, err)
 		}
-		if n, _ := s.counts(); n > 1 || n == 1 && len(token) > tokenLimit {
+		if n, _ := s.counts(); n > 1 || n == 1 && len(token) > maxTokenBytes {
 			t.Errorf("%q: %d reviews", header, n)
 		}
 		if len(token) > 8 && strings.Contains(log.String(), token) {

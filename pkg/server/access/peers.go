@@ -16,12 +16,12 @@ const (
 	// one peer.
 	maxWaiting     = 64
 	maxWaitingPeer = 32
-	// A peer may present refusalBurst unknown credentials of each kind that are refused, and
-	// refusalsPerSecond more each second.
+	// Of one peer, refusalBurst credentials of each kind may be refused, and refusalsPerSecond more
+	// each second. The peer then gets 429.
 	refusalBurst      = 20
 	refusalsPerSecond = 2
-	// peersKept limits the peers whose refusals are remembered.
-	peersKept = 4096
+	// maxPeers limits the peers whose refusals are remembered.
+	maxPeers = 4096
 )
 
 // peers limits the cost of unauthenticated callers, in total and by peer.
@@ -30,13 +30,13 @@ type peers struct {
 	total   map[waitKind]int // requests that wait
 	byPeer  map[peerWait]int
 	byName  map[nameWait]int
-	refused *cache.LRUExpireCache // peerWait → budget; absent: nothing was refused
+	refused *cache.LRUExpireCache // peerWait → budget; the full budget if there is none
 }
 
 // waitKind is the operation that a request waits for: the verification of a certificate, the review
-// of a token, or the review of a caller's access. Each kind has its own budget and places. So junk
+// of a token, or the review of a caller's access. Each kind has its own budget and places. So invalid
 // tokens from the API server's address do not lock out its certificate, and callers without rights
-// do not lock out those that were allowed something.
+// do not lock out trusted callers.
 type waitKind string
 
 const (
@@ -65,13 +65,13 @@ type budget struct {
 }
 
 func newPeers() *peers {
-	return &peers{total: map[waitKind]int{}, byPeer: map[peerWait]int{}, byName: map[nameWait]int{}, refused: cache.NewLRUExpireCache(peersKept)}
+	return &peers{total: map[waitKind]int{}, byPeer: map[peerWait]int{}, byName: map[nameWait]int{}, refused: cache.NewLRUExpireCache(maxPeers)}
 }
 
 // enter takes a place for a request that is going to wait. name is the caller whose access is
-// reviewed, "" for a certificate or token. A name gets a place only while it has fewer than are
-// free, however many addresses and tokens it has. Call leave once afterwards, with whether the
-// certificate or token was refused. The error is a *server.StatusError with code 429.
+// reviewed, "" for a certificate or token. A caller gets a place only while it has fewer than are
+// free, however many addresses and tokens it has. The request calls leave once when it ends; refused
+// says that its certificate or token was refused. The error is a *server.StatusError with code 429.
 func (p *peers) enter(peer netip.Prefix, kind waitKind, name string) (leave func(refused bool), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -66,8 +66,8 @@ func TestCertificate_ExpensiveChain_IsNotVerified(t *testing.T) {
 		return append([]*x509.Certificate{at.issue("anna")}, all...)
 	}
 	numbered := func(i int) string { return fmt.Sprint("between", i) }
-	if _, ok, err := a.Authenticate(showing(chain(intermediates, numbered)...)); !ok || err != nil || verified.Load() != 1 {
-		t.Errorf("%d intermediates: %t, %v after %d verifications", intermediates, ok, err, verified.Load())
+	if _, ok, err := a.Authenticate(showing(chain(maxIntermediates, numbered)...)); !ok || err != nil || verified.Load() != 1 {
+		t.Errorf("%d intermediates: %t, %v after %d verifications", maxIntermediates, ok, err, verified.Load())
 	}
 	long := make([]string, 200)
 	for i := range long {
@@ -77,11 +77,11 @@ func TestCertificate_ExpensiveChain_IsNotVerified(t *testing.T) {
 	constrained := *many.cert
 	constrained.ExcludedDNSDomains = long
 	large := ours.issue("anna", func(c *x509.Certificate) {
-		c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, chainLimit)}}
+		c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, maxChainBytes)}}
 	})
 	for name, shown := range map[string][]*x509.Certificate{
-		"too many intermediates": chain(intermediates+1, numbered),
-		"of one subject":         chain(sameSubject+1, func(int) string { return "between" }),
+		"too many intermediates": chain(maxIntermediates+1, numbered),
+		"of one subject":         chain(maxSameSubject+1, func(int) string { return "between" }),
 		"bytes":                  {large},
 		"names":                  {many.issue("anna", func(c *x509.Certificate) { c.DNSNames = long }), &constrained},
 		"RSA":                    {ours.issue("anna"), wide(newAuthority("wide", ours).cert)},
@@ -98,7 +98,7 @@ func TestCertificate_ExpensiveChain_IsNotVerified(t *testing.T) {
 // wide returns c with an RSA key whose use takes long.
 func wide(c *x509.Certificate) *x509.Certificate {
 	of := *c
-	of.PublicKey = rsaKey(new(big.Int).Lsh(big.NewInt(1), rsaLimit))
+	of.PublicKey = rsaKey(new(big.Int).Lsh(big.NewInt(1), maxRSABits))
 	return &of
 }
 
@@ -126,21 +126,21 @@ func TestCertificate_SameChain_IsVerifiedOnce(t *testing.T) {
 		t.Errorf("%d verifications of two chains", n)
 	}
 	shown := []*x509.Certificate{good}
-	if _, _, found := a.certs.kept(shown, soon.Add(time.Second)); found {
+	if _, _, found := a.certs.cached(shown, soon.Add(time.Second)); found {
 		t.Error("the result outlives the certificate")
 	}
-	if _, _, found := a.certs.kept(shown, time.Now().Add(-time.Hour)); found {
+	if _, _, found := a.certs.cached(shown, time.Now().Add(-time.Hour)); found {
 		t.Error("the result is used for a time before its verification")
 	}
 	put(t, file, others.pem())
 	later := time.Now().Add(rereadAfter)
-	if _, _, found := a.certs.kept(shown, later); found {
+	if _, _, found := a.certs.cached(shown, later); found {
 		t.Error("the result outlives the pool")
 	}
 }
 
-// A caller with a good certificate and no rights cannot make the node verify it again by junk
-// beside it, nor displace the certificates of others from the cache. A certificate that was
+// A caller with a valid certificate and no rights adds invalid intermediates. The node does not
+// verify the certificate again, and the cache keeps those of other callers. A certificate that was
 // rejected without its intermediate is accepted with it.
 //
 // Shows: D2
@@ -208,7 +208,7 @@ func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
 	if n := verified.Load(); n > bound || refused.Load() == 0 {
 		t.Errorf("%d verifications, want at most %d; %d turned away", n, bound, refused.Load())
 	}
-	if n := most.Load(); n > verifying {
+	if n := most.Load(); n > maxVerifications {
 		t.Errorf("%d at a time", n)
 	}
 	if _, ok, err := a.Authenticate(showing(good)); !ok || err != nil {
@@ -219,7 +219,7 @@ func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
 	}
 }
 
-// Junk from behind the API server's address does not lock out its certificate: an accepted
+// Invalid credentials from the API server's address do not lock out its certificate. An accepted
 // chain is not verified again, and refused tokens and chains have a budget each.
 //
 // Shows: D2
@@ -245,7 +245,7 @@ func TestCertificate_JunkFromTheSameAddress_DoesNotLockItOut(t *testing.T) {
 	}
 	spend(func(int) *http.Request { return showing(others.issue("mallory")) })
 	before := verified.Load()
-	if _, said, found := a.certs.kept([]*x509.Certificate{good}, good.NotAfter.Add(-time.Second)); !found || !said.ok {
+	if _, said, found := a.certs.cached([]*x509.Certificate{good}, good.NotAfter.Add(-time.Second)); !found || !said.ok {
 		t.Error("the accepted chain is not kept as long as it is valid")
 	}
 	if _, ok, err := a.Authenticate(showing(good)); !ok || err != nil || verified.Load() != before {
@@ -269,7 +269,7 @@ func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
 		if _, ok, _ := a.Authenticate(with("hunter2")); !ok {
 			t.Fatal("a good token is refused")
 		}
-		for i := range 2 * tokensKept {
+		for i := range 2 * maxTokens {
 			r := from(with(fmt.Sprint("unknown-", i)), fmt.Sprintf("[2001:db8:%x::1]:1", i))
 			if _, ok, err := a.Authenticate(r); ok || err != nil {
 				t.Fatalf("%d: %t, %v", i, ok, err)

@@ -21,25 +21,25 @@ import (
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
-// reviews has the API server review access to this node, and caches the results.
+// reviews sends reviews of the access to this node to the API server, and caches their results.
 type reviews struct {
 	node                  string
 	allowedFor, deniedFor time.Duration
-	allowed, denied       *cache.LRUExpireCache // of decisions; many denied ones displace no allowed one
+	allowed, denied       *cache.LRUExpireCache // of decisions; denied ones displace no allowed one
 	peers                 *peers
-	// trusted holds the names of callers that were allowed something, and were not refused
-	// anything since. Their reviews do not wait for those of others, which may be many callers
-	// without rights.
+	// trusted holds the names of callers that were allowed something, and were denied nothing since
+	// then. Their reviews have a lane of their own, so that they do not wait behind many reviews of
+	// callers without rights.
 	trusted *cache.LRUExpireCache
 	lanes   map[waitKind]lane
 
-	together singleflight.Group
+	inFlight singleflight.Group
 }
 
-// A lane sends reviews at its own rate.
+// lane sends reviews at its own rate.
 type lane struct {
-	ask  *apiclient.SubjectAccessReviews
-	gate gate
+	client  *apiclient.SubjectAccessReviews
+	limiter reviewLimiter
 }
 
 // trustedFor is how long a name stays trusted after it was allowed something.
@@ -54,21 +54,21 @@ type decision struct {
 func newReviews(cfg Config, peers *peers) (*reviews, error) {
 	s := &reviews{
 		node: cfg.Node, allowedFor: cfg.AllowedFor, deniedFor: cfg.DeniedFor, peers: peers, lanes: map[waitKind]lane{},
-		allowed: cache.NewLRUExpireCache(reviewsKept), denied: cache.NewLRUExpireCache(reviewsKept), trusted: cache.NewLRUExpireCache(trustedKept),
+		allowed: cache.NewLRUExpireCache(maxDecisions), denied: cache.NewLRUExpireCache(maxDecisions), trusted: cache.NewLRUExpireCache(maxTrusted),
 	}
 	for _, kind := range []waitKind{trustedNames, otherNames} {
-		ask, err := apiclient.NewSubjectAccessReviews(limited(cfg.API))
+		client, err := apiclient.NewSubjectAccessReviews(limited(cfg.API))
 		if err != nil {
 			return nil, err
 		}
-		s.lanes[kind] = lane{ask, newGate()}
+		s.lanes[kind] = lane{client, newReviewLimiter()}
 	}
 	return s, nil
 }
 
 // may decides whether c may do verb on nodes/<node>/<subresource> (C-1.40.3), from the
-// cache or by a review. It caches no error. The error is a *server.StatusError if too many
-// callers wait for reviews.
+// cache or by a review. It caches no error. If too many callers wait for reviews, the error is a
+// *server.StatusError.
 func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource string) (decision, error) {
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: c.Name, UID: c.UID, Groups: slices.Sorted(slices.Values(c.Groups)),
@@ -89,8 +89,8 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 	sum := sha256.Sum256(text)
 	key := string(sum[:])
 	for _, of := range []*cache.LRUExpireCache{s.allowed, s.denied} {
-		if said, ok := of.Get(key); ok {
-			return said.(decision), nil
+		if result, ok := of.Get(key); ok {
+			return result.(decision), nil
 		}
 	}
 	kind := otherNames
@@ -102,57 +102,58 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 		return decision{}, err
 	}
 	defer leave(false)
-	said, err, _ := s.together.Do(string(kind)+key, func() (any, error) {
-		said, err := s.lanes[kind].review(ctx, spec)
+	result, err, _ := s.inFlight.Do(string(kind)+key, func() (any, error) {
+		result, err := s.lanes[kind].review(ctx, spec)
 		switch {
 		case err != nil:
-		case said.allowed:
-			s.allowed.Add(key, said, s.allowedFor)
+		case result.allowed:
+			s.allowed.Add(key, result, s.allowedFor)
 			s.trusted.Add(c.Name, nil, trustedFor)
 		default:
-			s.denied.Add(key, said, s.deniedFor)
+			s.denied.Add(key, result, s.deniedFor)
 		}
-		return said, err
+		return result, err
 	})
 	if err != nil {
 		return decision{}, err
 	}
-	return said.(decision), nil
+	return result.(decision), nil
 }
 
 // review sends a SubjectAccessReview.
 func (l lane) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (decision, error) {
-	var said *authorizationv1.SubjectAccessReview
-	err := l.gate.ask(ctx, func(ctx context.Context) (err error) {
-		said, err = l.ask.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	var result *authorizationv1.SubjectAccessReview
+	err := l.limiter.do(ctx, func(ctx context.Context) (err error) {
+		result, err = l.client.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 		return err
 	})
 	if err != nil {
 		return decision{}, err
 	}
-	return decision{allowed: said.Status.Allowed && !said.Status.Denied, reason: said.Status.Reason}, nil
+	return decision{allowed: result.Status.Allowed && !result.Status.Denied, reason: result.Status.Reason}, nil
 }
 
-// gate limits the concurrent reviews of tokens, or of one lane.
-type gate struct{ *semaphore.Weighted }
+// reviewLimiter limits the concurrent reviews of tokens, or of one lane.
+type reviewLimiter struct{ *semaphore.Weighted }
 
-func newGate() gate { return gate{semaphore.NewWeighted(asking)} }
+func newReviewLimiter() reviewLimiter { return reviewLimiter{semaphore.NewWeighted(maxReviews)} }
 
-// errBusy is the error of a review that found no place within askFor.
+// errBusy is the error of a review that found no place within reviewTimeout.
 var errBusy = errors.New("too many reviews wait for the API server")
 
-// ask sends a review within askFor, and once more after a transient error. Other requests
-// may wait for the result, so it ignores the cancellation of ctx.
-func (g gate) ask(ctx context.Context, question func(context.Context) error) error {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), askFor)
+// do calls review, which sends a review, and calls it once more after a transient error. It takes at
+// most reviewTimeout. It ignores the cancellation of ctx, because other requests may wait for the
+// result.
+func (g reviewLimiter) do(ctx context.Context, review func(context.Context) error) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout)
 	defer stop()
 	if g.Acquire(ctx, 1) != nil {
 		return errBusy
 	}
 	defer g.Release(1)
-	err := question(ctx)
+	err := review(ctx)
 	if err != nil && transient(err) && ctx.Err() == nil {
-		err = question(ctx)
+		err = review(ctx)
 	}
 	return err
 }

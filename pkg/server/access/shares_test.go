@@ -14,8 +14,8 @@ import (
 )
 
 // One account with many tokens sends forbidden requests from many addresses. It gets a place for a
-// review only while it has fewer than are free, whether it has another right or none: the API
-// server's first request after a start of the agent is reviewed, and so is each later one.
+// review only while it has fewer than are free, whether it has another right or none. So each request
+// of the API server is reviewed, also the first one after a start of the agent.
 //
 // Shows: D2
 func TestReview_OneNameWithManyTokens_LeavesPlacesToTheOthers(t *testing.T) {

@@ -19,24 +19,23 @@ import (
 )
 
 const (
-	tokenLimit  = 16 << 10 // bytes; longer tokens are ignored
-	tokensKept  = 1024
-	reviewsKept = 4096
-	trustedKept = 1024 // names
+	maxTokenBytes = 16 << 10 // bytes; longer tokens are ignored
+	maxTokens     = 1024
+	maxDecisions  = 4096
+	maxTrusted    = 1024 // names
 )
 
-// tokens has the API server review tokens, and caches the results.
+// tokens sends reviews of tokens to the API server, and caches their results.
 type tokens struct {
-	ask    *apiclient.TokenReviews
-	yes    time.Duration // how long an accepted token is cached
-	no     time.Duration // how long a refused token is cached
-	secret []byte        // HMAC key of the cache keys: memory dumps reveal no token
-	// accepted and refused hold identities: a crowd of refused tokens displaces no
-	// accepted one.
+	client      *apiclient.TokenReviews
+	acceptedFor time.Duration // how long an accepted token is cached
+	refusedFor  time.Duration // how long a refused token is cached
+	secret      []byte        // HMAC key of the cache keys: memory dumps reveal no token
+	// accepted and refused hold identities: refused tokens displace no accepted one.
 	accepted, refused *cache.LRUExpireCache
-	gate              gate
+	limiter           reviewLimiter
 
-	together singleflight.Group
+	inFlight singleflight.Group
 }
 
 // identity is the result of a token review.
@@ -45,24 +44,24 @@ type identity struct {
 	ok     bool
 }
 
-func newTokens(ask *apiclient.TokenReviews, cfg Config) (*tokens, error) {
-	t := &tokens{ask: ask, yes: cfg.TokensFor, no: min(cfg.TokensFor, cfg.DeniedFor), secret: make([]byte, 32), accepted: cache.NewLRUExpireCache(tokensKept), refused: cache.NewLRUExpireCache(tokensKept), gate: newGate()}
+func newTokens(client *apiclient.TokenReviews, cfg Config) (*tokens, error) {
+	t := &tokens{client: client, acceptedFor: cfg.TokensFor, refusedFor: min(cfg.TokensFor, cfg.DeniedFor), secret: make([]byte, 32), accepted: cache.NewLRUExpireCache(maxTokens), refused: cache.NewLRUExpireCache(maxTokens), limiter: newReviewLimiter()}
 	_, err := rand.Read(t.secret)
 	return t, err
 }
 
-// bearer returns the token of a request, "" where it has none.
+// bearer returns the token of a request, "" if it has none.
 func bearer(r *http.Request) string {
 	scheme, token, _ := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " ")
 	token = strings.TrimSpace(token)
-	if !strings.EqualFold(scheme, "Bearer") || len(token) > tokenLimit || strings.ContainsAny(token, " \t") {
+	if !strings.EqualFold(scheme, "Bearer") || len(token) > maxTokenBytes || strings.ContainsAny(token, " \t") {
 		return ""
 	}
 	return token
 }
 
-// kept returns the identity of a token from the cache. key is its cache key.
-func (t *tokens) kept(token string) (key string, said identity, found bool) {
+// cached returns the identity of a token from the cache. key is its cache key.
+func (t *tokens) cached(token string) (key string, result identity, found bool) {
 	mac := hmac.New(sha256.New, t.secret)
 	mac.Write([]byte(token))
 	key = string(mac.Sum(nil))
@@ -74,37 +73,37 @@ func (t *tokens) kept(token string) (key string, said identity, found bool) {
 	return key, identity{}, false
 }
 
-// judge has a token reviewed and caches the result under key. It caches no error.
-func (t *tokens) judge(ctx context.Context, key, token string) (identity, error) {
-	said, err, _ := t.together.Do(key, func() (any, error) {
-		said, err := t.review(ctx, token)
+// identify reviews a token and caches the result under key. It caches no error.
+func (t *tokens) identify(ctx context.Context, key, token string) (identity, error) {
+	result, err, _ := t.inFlight.Do(key, func() (any, error) {
+		result, err := t.review(ctx, token)
 		switch {
 		case err != nil:
-		case said.ok:
-			t.accepted.Add(key, said, t.yes)
+		case result.ok:
+			t.accepted.Add(key, result, t.acceptedFor)
 		default:
-			t.refused.Add(key, said, t.no)
+			t.refused.Add(key, result, t.refusedFor)
 		}
-		return said, err
+		return result, err
 	})
 	if err != nil {
 		return identity{}, err
 	}
-	return said.(identity), nil
+	return result.(identity), nil
 }
 
 // review sends a TokenReview. It drops the reason of a refusal, which may contain parts of
 // the token.
 func (t *tokens) review(ctx context.Context, token string) (identity, error) {
-	var said *authenticationv1.TokenReview
-	err := t.gate.ask(ctx, func(ctx context.Context) (err error) {
-		said, err = t.ask.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	var result *authenticationv1.TokenReview
+	err := t.limiter.do(ctx, func(ctx context.Context) (err error) {
+		result, err = t.client.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 		return err
 	})
-	if err != nil || !said.Status.Authenticated {
+	if err != nil || !result.Status.Authenticated {
 		return identity{}, err
 	}
-	user := said.Status.User
+	user := result.Status.User
 	c := server.Caller{Name: user.Username, UID: user.UID, Groups: user.Groups}
 	if len(user.Extra) > 0 {
 		c.Extra = make(map[string][]string, len(user.Extra))

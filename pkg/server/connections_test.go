@@ -136,16 +136,16 @@ func TestPeer_AddressesOfOneHost_AreOnePeer(t *testing.T) {
 func TestCrowd_TwoCallersWithARight_LeaveRoom(t *testing.T) {
 	t.Parallel()
 	c := New(Config{}).limitListener(nil, "port", 64, 4)
-	connect := func(address, caller string) *counted {
+	connect := func(address, caller string) *countedConn {
 		peer := Peer(address)
 		if !c.enter(peer) {
 			return nil
 		}
-		conn := &counted{in: c, holder: peer}
+		conn := &countedConn{in: c, holder: peer}
 		c.countForCaller(conn, caller)
 		return conn
 	}
-	var greedy []*counted
+	var greedy []*countedConn
 	for address, caller := range map[string]string{"10.0.0.1:1": "greedy", "10.0.0.3:1": "greedier"} {
 		for range 100 {
 			if conn := connect(address, caller); conn != nil {
@@ -168,8 +168,8 @@ func TestCrowd_TwoCallersWithARight_LeaveRoom(t *testing.T) {
 	}
 	for connect("10.0.0.1:1", "greedy") != nil {
 	}
-	if c.count != 10+21+4 || c.of["greedy"] != 21 || c.callers != 6+21 || c.of[Peer("10.0.0.1:1")] != 4 || len(c.of) != 4 {
-		t.Errorf("places are not given back: %d, %d, %v", c.count, c.callers, c.of)
+	if c.count != 10+21+4 || c.counts["greedy"] != 21 || c.callers != 6+21 || c.counts[Peer("10.0.0.1:1")] != 4 || len(c.counts) != 4 {
+		t.Errorf("places are not given back: %d, %d, %v", c.count, c.callers, c.counts)
 	}
 }
 
@@ -186,10 +186,10 @@ func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
 					c.enter(peer)
 				}
 				for range 4 {
-					c.release(&counted{holder: peer})
+					c.release(&countedConn{holder: peer})
 				}
 			}
-			time.Sleep(quietFor)
+			time.Sleep(warningInterval)
 		}
 		if n := log.Count("Too many connections"); n != 3 {
 			t.Errorf("logged %d times in 30 seconds", n)
@@ -345,7 +345,7 @@ func TestCrowd_ManyCallersWithARight_LeaveAQuarter(t *testing.T) {
 	for i := range 200 {
 		peer := Peer(fmt.Sprintf("10.0.0.%d:1", i%8))
 		if c.enter(peer) {
-			c.countForCaller(&counted{in: c, holder: peer}, fmt.Sprint("caller-", i))
+			c.countForCaller(&countedConn{in: c, holder: peer}, fmt.Sprint("caller-", i))
 		}
 	}
 	if c.callers != 48 {
@@ -377,7 +377,7 @@ func TestRequests_OfCallersWithoutARight_TakeNoPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Access: hangingAccess{make(chan struct{}, 100)}, Health: "127.0.0.1:0"})
-		f := &front{Server: s, limiter: newRequestLimiter(4, 4), authenticate: s.authenticateTLS, serves: func(*route) bool { return true }}
+		f := &listenerHandler{Server: s, limiter: newRequestLimiter(4, 4), authenticate: s.authenticateTLS, serves: func(*route) bool { return true }}
 		get := func(user string) int {
 			w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil)
 			r.Header.Set("User", user)
