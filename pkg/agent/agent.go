@@ -2,9 +2,9 @@
 // container runtime, and runs the engine, the server, the membership in a cluster and their
 // supervision. Package look is its read-only half.
 //
-// Open makes the parts that serve and runonce share; Run adds the parts of a serving agent.
+// Open makes the parts that serve and runonce share. Run adds the parts of a serving agent.
 //
-// Pods need Linux: on other systems the package only checks a configuration.
+// Pods need Linux: on other systems, the package has only Startable.
 //
 // The package connects parts and decides nothing about pods.
 package agent

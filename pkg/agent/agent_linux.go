@@ -23,8 +23,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/shutdown/logind"
 )
 
-// Agent is the root directory and the container runtime, held by this process, and the parts that
-// serve and runonce share.
+// Agent holds the lock of the root directory, the client of the container runtime, and the other
+// parts that serve and runonce share.
 type Agent struct {
 	cfg       Config
 	log       *slog.Logger
@@ -33,24 +33,24 @@ type Agent struct {
 	state     state
 	metrics   *metrics.Metrics
 	api       *api // nil without an API server
-	names     *names
+	dns       *dnsServer
 	runtime   *containerRuntime
 	groups    *cgroup.Cgroups
 	pressures pressures
 	observer  *node.Observer
 	devices   *device.Plugins
-	csi       *csi.Volumes // nil: not root
-	claims    *dra.Claims  // nil: not root, or no API server
+	csi       *csi.Volumes // nil if the agent is not root
+	claims    *dra.Claims  // nil if the agent is not root, or has no API server
 	events    *event.Store
 	halts     *halter
 	board     *activity.Board
-	keeping   *patience.Calls // copies of logs of workloads' pods
+	logCopies *patience.Calls // copies of logs of workloads' pods
 }
 
 // Open locks the root directory and finds the runtime. If that is the bundled runtime, Open starts
 // it. Close releases both; pods stay.
 func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
-	a := &Agent{cfg: cfg, log: cfg.Log, board: activity.NewBoard(), keeping: patience.New(4)}
+	a := &Agent{cfg: cfg, log: cfg.Log, board: activity.NewBoard(), logCopies: patience.New(4)}
 	if cfg.ContentionProfiling {
 		runtime.SetBlockProfileRate(1) // the kubelet's
 	}
@@ -63,7 +63,7 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	for _, dir := range []string{cfg.RootDir, filepath.Join(cfg.RootDir, "runtime"), filepath.Join(cfg.RootDir, "runtime", "cni"), cfg.Certificates()} {
-		atomicfile.RemoveRandom(dir) // temporary files with random names, from older agents
+		atomicfile.RemoveRandom(dir) // temporary files of older agents
 	}
 	if a.host, err = readHost(ctx, cfg); err != nil {
 		return nil, err
@@ -72,11 +72,11 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if a.api, err = openAPI(cfg); err != nil {
 		return nil, err
 	}
-	a.names = newNames(cfg)
-	if a.runtime, err = openRuntime(ctx, cfg, a.host, a.api, a.names, a.metrics); err != nil {
+	a.dns = newDNSServer(cfg)
+	if a.runtime, err = openRuntime(ctx, cfg, a.host, a.api, a.dns, a.metrics); err != nil {
 		return nil, err
 	}
-	a.names.bundled = a.runtime.bundled != nil
+	a.dns.bundled = a.runtime.bundled != nil
 	a.groups = a.newGroups()
 	if a.halts, err = openHalter(cfg); err != nil {
 		return nil, err

@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/engine"
 )
 
-// newClaims returns the DRA drivers of this node, nil if it cannot have any: the claims are objects of
-// an API server, and only root may give devices to containers.
+// newClaims returns the DRA drivers of this node. It returns nil without an API server, which has the
+// claims. It also returns nil if the agent is not root: only root may give devices to containers.
 func (a *Agent) newClaims() *dra.Claims {
 	if a.api == nil || os.Geteuid() != 0 {
 		return nil
@@ -31,7 +31,7 @@ func (a *Agent) engineClaims() engine.Claims {
 	return a.claims
 }
 
-// serveClaims looks after ResourceSlices, and after claims that no pod uses, until ctx ends.
+// serveClaims maintains ResourceSlices, and unprepares claims that no pod uses, until ctx ends.
 func (a *Agent) serveClaims(ctx context.Context) {
 	if a.claims != nil {
 		a.claims.Run(a.board.Context(ctx))

@@ -57,7 +57,8 @@ func (a *api) rest(counts *metrics.Metrics) *rest.Config {
 	return cfg
 }
 
-// runtimeClass returns the handler of a RuntimeClass of the API server.
+// runtimeClass returns the handler of a RuntimeClass of the API server. ok is false without an API
+// server.
 func (a *api) runtimeClass(ctx context.Context, name string) (handler string, ok bool, err error) {
 	if a == nil {
 		return "", false, nil
@@ -122,8 +123,9 @@ func (a *Agent) join() (*member, error) {
 	return m, nil
 }
 
-// nodeSeen passes on which extended resources the Node has, once it has a status of this agent: before,
-// those of plugins that are not connected yet are among them. The Node is nil when it is gone.
+// nodeSeen passes the allocatable resources of the Node to the device plugins, once the Node has a
+// status of this agent. An older status may contain resources of plugins that are not connected. The
+// Node is nil if it was deleted.
 func (a *Agent) nodeSeen(m *member, n *v1.Node) {
 	if n != nil && m.presence.Settled() {
 		a.devices.Advertise(n.Status.Allocatable)
@@ -144,8 +146,8 @@ func (a *Agent) nodeEvents(m *member) nodeEvent {
 	}
 }
 
-// source returns the agent's part of the API server's source. live returns the feed. It is called
-// only after the sources have read pods.
+// source returns the agent's callbacks for the API server's source; nil without an API server. live
+// returns the feed. It is called only after the sources have read pods.
 func (m *member) source(a *Agent, live func() *feed.Live) *look.API {
 	if m == nil {
 		return nil
@@ -182,7 +184,7 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 	m.presence.Run(ctx)
 }
 
-// rejected reports a pod that cannot run on this node to the API server, with the field that is the
+// rejected reports to the API server that a pod cannot run on this node, with the field that is the
 // reason. If the node only lacks resources that the pod requests, the pod is Pending.
 func (m *member) rejected(p *v1.Pod, problems []pod.Problem, hostIPs []string) {
 	now := time.Now()
@@ -198,8 +200,8 @@ func (m *member) rejected(p *v1.Pod, problems []pod.Problem, hostIPs []string) {
 	}
 }
 
-// labelled returns the labels and taints of the Node object.
-func (m *member) labelled() (map[string]string, []v1.Taint, bool) {
+// nodeLabels returns the labels and taints of the Node object.
+func (m *member) nodeLabels() (map[string]string, []v1.Taint, bool) {
 	n := m.presence.Node()
 	if n == nil {
 		return nil, nil, false
@@ -215,7 +217,7 @@ func (a *Agent) receivers(m *member) receivers {
 	}
 	return receivers{
 		listeners: []engine.Sink{a.metrics, m.sink}, events: eachEvent{a.events, a.metrics, m.sink},
-		node: m.labelled, synced: m.sink.Synced,
+		node: m.nodeLabels, synced: m.sink.Synced,
 	}
 }
 

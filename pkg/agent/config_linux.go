@@ -14,7 +14,8 @@ type Config struct {
 	ExternalCloud bool
 	// Configz returns the answer of /configz; Run needs it.
 	Configz func() ([]byte, error)
-	Pulls   PullLines
+	// Pulls shows the pulls of a serving agent; Run needs it.
+	Pulls PullLines
 	// SetVerbosity sets the verbosity of the log, on klog's scale.
 	SetVerbosity func(int)
 }
@@ -27,7 +28,7 @@ type Build struct {
 	Dirty   bool
 }
 
-// treeState returns "clean" or "dirty": whether the program was built from an unmodified commit.
+// treeState returns "dirty" if the program was built from a modified tree, else "clean".
 func (b Build) treeState() string {
 	if b.Dirty {
 		return "dirty"
@@ -39,7 +40,7 @@ func (b Build) treeState() string {
 type PullLines interface {
 	// Event is called for each start and end of a pull, in order.
 	Event(image.Event)
-	// Lines receives all current pulls, and their progress as far as known. At the end it receives
+	// Lines receives all current pulls, and their known progress by image. At the end it receives
 	// none. It reports whether it shows progress.
-	Lines(pulls []image.Pull, far map[string]bundle.Download) bool
+	Lines(pulls []image.Pull, progress map[string]bundle.Download) bool
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/node"
 )
 
-// readCPUs returns the allocator of exclusive CPUs and NUMA memory; nil with the default policies.
-// With these, it reads sys only if the configuration names reserved CPUs.
+// readCPUs returns the allocator of exclusive CPUs and NUMA memory; nil with the default policies,
+// which allocate none. It also checks the configured reserved CPUs. sys is the file system of /sys.
 func readCPUs(cfg Config, f node.Facts, sys fs.FS) (*cpuset.Allocator, error) {
 	if !cfg.PlacesContainers() && cfg.ReservedCPUs == "" {
 		return nil, nil
@@ -32,24 +32,24 @@ func readCPUs(cfg Config, f node.Facts, sys fs.FS) (*cpuset.Allocator, error) {
 		return nil, nil
 	}
 	system, kube := cfg.Reserved()
-	kept := v1.ResourceList{}
+	reserved := v1.ResourceList{}
 	for _, list := range []v1.ResourceList{system, kube, f.Spared(cfg.Thresholds())} {
 		for name, q := range list {
-			sum := kept[name]
+			sum := reserved[name]
 			sum.Add(q)
-			kept[name] = sum
+			reserved[name] = sum
 		}
 	}
-	a, err := cpuset.New(machine, cfg.CPUs(kept))
+	a, err := cpuset.New(machine, cfg.CPUs(reserved))
 	if err != nil {
 		return nil, look.Fail(look.Usage, err, "change --cpu-manager-policy, --memory-manager-policy, --topology-manager-policy, their options, or the reserved amounts")
 	}
 	return a, nil
 }
 
-// saveCPUs writes the kubelet's state files. It removes the file of a policy that allocates
-// nothing: the allocations of an earlier policy would be wrong, and a kubelet would not start with
-// them. nodectl never reads the files.
+// saveCPUs returns a function that writes the kubelet's state files. It removes the file of a policy
+// that allocates nothing: a kubelet would not start with the file of an earlier policy. nodectl never
+// reads the files.
 func saveCPUs(root string) func(map[string][]byte) error {
 	return func(files map[string][]byte) error {
 		var failed []error

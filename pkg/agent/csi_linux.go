@@ -22,7 +22,7 @@ func newCSI(cfg Config) *csi.Volumes {
 	return csi.New(csi.Config{Node: cfg.NodeName, Dir: cfg.Plugins(), Health: cfg.VolumeHealth, Log: cfg.Log})
 }
 
-// pluginHandlers returns the handlers of plugins of other types than device plugins.
+// pluginHandlers returns the handlers of CSI and DRA drivers, by type of plugin.
 func (a *Agent) pluginHandlers() map[string]device.Handler {
 	if a.csi == nil {
 		return nil
@@ -50,8 +50,8 @@ func (a *Agent) nodeDrivers() node.Drivers {
 	return a.csi
 }
 
-// drivers returns the CSI drivers for volumes of pods, nil for none.
-func (a *Agent) drivers() volume.Drivers {
+// volumeDrivers returns the CSI drivers for volumes of pods, nil for none.
+func (a *Agent) volumeDrivers() volume.Drivers {
 	if a.csi == nil {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (a *Agent) serveCSI(ctx context.Context) {
 	}
 }
 
-// watchVolumes measures volumes until ctx ends, to report those that their drivers find abnormal.
+// watchVolumes measures volumes until ctx ends, and reports volumes that their drivers find abnormal.
 func (a *Agent) watchVolumes(ctx context.Context, measured *stats.Stats) {
 	if a.cfg.VolumeHealth && a.csi != nil {
 		measured.WatchVolumes(a.board.Context(ctx))

@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// newDevices returns the device plugins of this node, which do not serve yet. handlers register
+// newDevices returns the device plugins of this node; serveDevices serves them. handlers register
 // plugins of other types.
 func newDevices(cfg Config, m *metrics.Metrics, handlers map[string]device.Handler) *device.Plugins {
 	c := device.Config{Dir: cfg.Plugins(), Handlers: handlers, Log: cfg.Log, Registered: m.PluginRegistered, Allocated: m.DevicesAllocated}
@@ -73,8 +73,8 @@ func allocationList(pods []device.PodAllocation) []server.Allocation {
 	return all
 }
 
-// serveDevices serves device plugins, CSI and DRA drivers and pod resources until ctx ends. Without
-// them pods run on: only those that request devices or volumes of drivers wait.
+// serveDevices serves device plugins, CSI and DRA drivers and pod resources until ctx ends. If it
+// cannot serve them, only pods that request devices or volumes of drivers wait.
 func (a *Agent) serveDevices(ctx context.Context, pods func() []v1.Pod) {
 	if os.Geteuid() != 0 {
 		a.log.Info("Device plugins and CSI drivers not served: only root may give devices to containers, and mount")

@@ -24,30 +24,30 @@ import (
 // resolverCheck is how often the node's resolver file is read again.
 const resolverCheck = 10 * time.Second
 
-// names manages the DNS server of this node. The server runs from the first Service until --down or
+// dnsServer manages the DNS server of this node. The server runs from the first Service until --down or
 // the end of the machine, because pods keep the address of their DNS server.
-type names struct {
+type dnsServer struct {
 	cfg     Config
 	keeper  *process.Supervisor // nil: this node has no DNS server of its own
-	bundled bool                // pods have addresses of --pod-cidr
+	bundled bool            // the runtime is the bundled one: pods have addresses of --pod-cidr
 
-	// retiring says that the configuration turns the server off, while the server of an earlier
-	// agent continues for the pods in users, by UID: running pods keep their resolver.
+	// retiring says that the configuration turns the server off. The server of an earlier agent then
+	// continues for the pods in users, by UID, because the resolver of a running pod does not change.
 	retiring bool
 	users    map[string]bool
 	records  func() ([]pod.Record, error)
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards the fields below
 	services []dns.Service
-	read     bool // setServices was called
-	known    bool // and no Service is missing
-	resolver []byte
-	serial   uint32
+	read     bool   // setServices was called
+	known    bool   // no Service is missing in services
+	resolver []byte // the content of the node's resolver file
+	serial   uint32 // of the zone
 }
 
-// newNames returns the manager of the DNS server of a node without a cluster. It starts nothing.
-func newNames(cfg Config) *names {
-	n := &names{cfg: cfg}
+// newDNSServer returns the manager of the DNS server of a node without a cluster. It starts nothing.
+func newDNSServer(cfg Config) *dnsServer {
+	n := &dnsServer{cfg: cfg}
 	n.readResolver()
 	settings, ok := dnsProcess(cfg)
 	on := cfg.OwnDNS() && ok
@@ -71,31 +71,31 @@ func dnsProcess(cfg Config) (c process.Config, ok bool) {
 }
 
 // need starts the server, and keeps it running. It does not wait.
-func (n *names) need() {
+func (n *dnsServer) need() {
 	if n.keeper != nil {
 		n.keeper.Enable()
 	}
 }
 
-// serverPatience is how long a new pod waits for the server to start.
-const serverPatience = 10 * time.Second
+// dnsStartTimeout is how long a new pod waits for the server to start.
+const dnsStartTimeout = 10 * time.Second
 
-// servers returns the address of the server for new pods, or nothing if it does not run. It waits
-// for a server that starts. It implements cri.Config.OwnDNS.
-func (n *names) servers() (servers []string, domain string) {
+// servers returns the address of the server and the domain for new pods; nothing if no server runs. It
+// waits for a server that starts. It implements cri.Config.OwnDNS.
+func (n *dnsServer) servers() (servers []string, domain string) {
 	if n.keeper == nil || n.retiring {
 		return nil, ""
 	}
-	ctx, stop := context.WithTimeout(context.Background(), serverPatience) // the caller has no context
+	ctx, stop := context.WithTimeout(context.Background(), dnsStartTimeout) // the caller has no context
 	defer stop()
 	_ = n.keeper.Ensure(ctx) // the Supervisor logs a failure, and retries
 	return n.keeper.Servers(), n.domain()
 }
 
-func (n *names) domain() string { return cmp.Or(n.cfg.ClusterDomain, config.DefaultDomain) }
+func (n *dnsServer) domain() string { return cmp.Or(n.cfg.ClusterDomain, config.DefaultDomain) }
 
 // setServices replaces the Services with DNS names. complete says that no Service can be missing.
-func (n *names) setServices(all []dns.Service, complete bool) {
+func (n *dnsServer) setServices(all []dns.Service, complete bool) {
 	if n.keeper == nil {
 		return
 	}
@@ -108,17 +108,16 @@ func (n *names) setServices(all []dns.Service, complete bool) {
 	}
 }
 
-// push sends the process its newest state. Until setServices was called, it sends one only to a
-// process without names, so that this process forwards other names. A process of an earlier agent
-// keeps its names.
-func (n *names) push() {
+// push sends the newest state to the process. Until setServices was called, only a process without
+// names uses the state, and forwards other names. A process of an earlier agent keeps its names.
+func (n *dnsServer) push() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	settings, _ := dnsProcess(n.cfg)
 	n.serial = max(n.serial+1, uint32(time.Now().Unix()))
 	own := []netip.Addr{settings.Address}
 	var others []netip.AddrPort
-	if n.cfg.ResolvConf != "" { // otherwise pods get no name servers of the node
+	if n.cfg.ResolvConf != "" { // with "", pods do not use name servers of the node
 		others = withIndexes(dns.Upstreams(string(n.resolver), own))
 	}
 	set := n.keeper.SetFirst
@@ -143,7 +142,7 @@ func withIndexes(all []netip.AddrPort) []netip.AddrPort {
 }
 
 // ranges returns the networks whose reverse names only this server resolves.
-func (n *names) ranges() []netip.Prefix {
+func (n *dnsServer) ranges() []netip.Prefix {
 	all := slices.Clone(n.cfg.ServiceNetworks())
 	if pods, err := netip.ParsePrefix(n.cfg.PodCIDR); err == nil && n.bundled {
 		all = append(all, pods)
@@ -151,16 +150,16 @@ func (n *names) ranges() []netip.Prefix {
 	return all
 }
 
-// resume starts the server if an earlier agent ran it: pods have its address. The server forwards
-// other names at once, even if no Services are read, as in runonce. records returns the pods of
-// this node. If the configuration turns the server off, it continues while one of these pods is
-// left.
-func (n *names) resume(records func() ([]pod.Record, error)) {
+// resume starts the server if an earlier agent ran it, because pods have its address. The server
+// forwards other names at once, also if this agent reads no Services, as in runonce. records returns
+// the pods of this node. If the configuration turns the server off, it continues until these pods are
+// gone.
+func (n *dnsServer) resume(records func() ([]pod.Record, error)) {
 	if n.keeper == nil {
 		return
 	}
-	if !n.keeper.HasRun() {
-		if n.retiring { // it ended after newNames
+	if !n.keeper.Used() {
+		if n.retiring { // it ended after newDNSServer
 			n.keeper = nil
 		}
 		return
@@ -180,7 +179,7 @@ func (n *names) resume(records func() ([]pod.Record, error)) {
 
 // findUsers records the pods that may use the server, and reports whether there may be any. If the
 // pods cannot be read, there may be.
-func (n *names) findUsers() bool {
+func (n *dnsServer) findUsers() bool {
 	all, err := n.records()
 	n.users = make(map[string]bool)
 	for i := range all {
@@ -190,13 +189,13 @@ func (n *names) findUsers() bool {
 }
 
 // isUsed reports whether a pod is left that may use the server.
-func (n *names) isUsed() bool {
+func (n *dnsServer) isUsed() bool {
 	all, err := n.records()
 	return err != nil || slices.ContainsFunc(all, func(r pod.Record) bool { return n.users[r.UID] })
 }
 
 // retire stops a server that is turned off.
-func (n *names) retire() {
+func (n *dnsServer) retire() {
 	if err := process.Stop(process.Config{Dir: filepath.Dir(n.cfg.ListenPath())}); err != nil {
 		n.cfg.Log.Error("Failed to stop the DNS server, which is turned off", "error", err)
 		return
@@ -206,7 +205,7 @@ func (n *names) retire() {
 
 // run keeps the process running until ctx ends. The process then continues, unless it is turned off
 // and no pod is left that may use it.
-func (n *names) run(ctx context.Context) {
+func (n *dnsServer) run(ctx context.Context) {
 	if n.keeper == nil {
 		return
 	}
@@ -235,7 +234,7 @@ func (n *names) run(ctx context.Context) {
 
 // readResolver reads the node's resolver file, and reports whether it has changed. The DNS server
 // forwards other names to the servers in it. If the file cannot be read, the servers do not change.
-func (n *names) readResolver() (changed bool) {
+func (n *dnsServer) readResolver() (changed bool) {
 	text, err := os.ReadFile(n.cfg.ResolvConf)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -248,16 +247,16 @@ func (n *names) readResolver() (changed bool) {
 }
 
 // counts returns the newest counters of the process, by the kind of answer.
-func (n *names) counts() map[string]uint64 {
+func (n *dnsServer) counts() map[string]uint64 {
 	c := n.keeper.Counts()
 	return map[string]uint64{
 		"zone": c.Zone, "forwarded": c.Forwarded, "cached": c.Cached, "failed": c.Failed, "refused": c.Refused, "malformed": c.Malformed,
 	}
 }
 
-// withoutNames stops the process, and removes its address, if no pod of this node is left that may
+// removeDNS stops the process, and removes its address, if no pod of this node is left that may
 // use it.
-func (a *Agent) withoutNames() error {
+func (a *Agent) removeDNS() error {
 	left, err := a.state.records.All()
 	if err != nil || len(left) > 0 {
 		return err
@@ -265,9 +264,9 @@ func (a *Agent) withoutNames() error {
 	return process.Stop(process.Config{Dir: filepath.Dir(a.cfg.ListenPath())}) // also if there is no range of Services now
 }
 
-// reserved returns the addresses that no Service gets: the address of the DNS server, even while it
-// is turned off, so that it can be turned on later.
-func (n *names) reserved() []netip.Addr {
+// reserved returns the address of the DNS server, which no Service gets. It does so even while the
+// server is turned off, so that it can be turned on later.
+func (n *dnsServer) reserved() []netip.Addr {
 	settings, ok := dnsProcess(n.cfg)
 	if !ok {
 		return nil

@@ -17,7 +17,7 @@ import (
 
 // usedNames returns the names of a node on which an earlier agent ran the DNS server on 10.98.0.10,
 // and the path of its record. No process runs.
-func usedNames(t *testing.T, set func(*config.Config)) (n *names, record string) {
+func usedNames(t *testing.T, set func(*config.Config)) (n *dnsServer, record string) {
 	t.Helper()
 	cfg := config.Default()
 	cfg.RootDir, cfg.ServiceCIDR = t.TempDir(), []string{"10.98.0.0/16"}
@@ -34,7 +34,7 @@ func usedNames(t *testing.T, set func(*config.Config)) (n *names, record string)
 	if err := errors.Join(err, os.MkdirAll(settings.Dir, 0o700), os.WriteFile(record, js, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	return newNames(all), record
+	return newDNSServer(all), record
 }
 
 // wantRecord fails unless the record of the DNS server is there, or not.
@@ -46,7 +46,7 @@ func wantRecord(t *testing.T, path string, want bool) {
 }
 
 // A server that is turned off continues for the pods that existed, and for no new pod.
-func TestNames_TurnedOff_ServesUntilItsPodsAreGone(t *testing.T) {
+func TestDNSServer_TurnedOff_ServesUntilItsPodsAreGone(t *testing.T) {
 	for name, off := range map[string]func(*config.Config){
 		"--dns=false":   func(c *config.Config) { c.DNS = false },
 		"--cluster-dns": func(c *config.Config) { c.ClusterDNS = []string{"192.0.2.53"} },
@@ -81,7 +81,7 @@ func TestNames_TurnedOff_ServesUntilItsPodsAreGone(t *testing.T) {
 
 // Without pods, or with another address now, a server that is turned off ends at the start of the
 // agent. A server that is turned on stays.
-func TestNames_TurnedOffWithoutUsers_EndsAtStart(t *testing.T) {
+func TestDNSServer_TurnedOffWithoutUsers_EndsAtStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*config.Config)
 		pods []pod.Record
@@ -103,7 +103,7 @@ func TestNames_TurnedOffWithoutUsers_EndsAtStart(t *testing.T) {
 
 // A server that is turned off may end while the agent starts, with the last pod of a workload that
 // --workloads=stop removes.
-func TestNames_TurnedOffAndEndsAtStart_IsForgotten(t *testing.T) {
+func TestDNSServer_TurnedOffAndEndsAtStart_IsForgotten(t *testing.T) {
 	n, _ := usedNames(t, func(c *config.Config) { c.Kubeconfig = "/nowhere" })
 	n.retire()
 	n.resume(func() ([]pod.Record, error) { return nil, nil })

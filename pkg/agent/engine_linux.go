@@ -20,25 +20,25 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// receivers are the receivers of an engine's statuses and events beside the journal. node reads the
-// Node object; synced is engine.Config.Synced, once is engine.Config.Workloads.
+// receivers has the parts around an engine: receivers of its statuses and events beside the journal,
+// and parts that it calls. A nil part is left out.
 type receivers struct {
 	sinks     []engine.Sink // may block
 	listeners []engine.Sink // do not block
 	events    engine.Events
-	devices   engine.Devices // nil: no plugin serves devices
-	claims    engine.Claims  // nil: no driver prepares claims
-	drivers   volume.Drivers // nil: no volumes of CSI drivers
-	node      func() (labels map[string]string, taints []v1.Taint, ok bool)
-	synced    func()
-	once      engine.Workloads
+	devices   engine.Devices
+	claims    engine.Claims
+	drivers   volume.Drivers                                                // of CSI volumes
+	node      func() (labels map[string]string, taints []v1.Taint, ok bool) // of the Node object
+	synced    func()                                                        // engine.Config.Synced
+	workloads engine.Workloads                                              // for runonce
 	// desired and services are engine.Config.Desired and Services, on a node that serves Services.
 	desired  func(*podconfig.Merged)
 	services func(namespace string) ([]*v1.Service, error)
 }
 
-// engine makes an engine. config is nil for a set that was read already.
-func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receivers) *engine.Engine {
+// newEngine makes an engine. config is nil for a set that was already read.
+func (a *Agent) newEngine(config *podconfig.PodConfig, rules look.Rules, to receivers) *engine.Engine {
 	cfg, services := a.cfg, to.services
 	if services == nil {
 		services = a.api.services()
@@ -47,7 +47,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 		PodConfig:          config,
 		Runtime:            pulling{a.runtime.Runtime, a.runtime.puller, a.metrics.Pulled},
 		Hints:              a.runtime.hints,
-		Volumes:            a.volumes(rules, to),
+		Volumes:            a.newVolumes(rules, to),
 		Cgroups:            a.podCgroups(),
 		Users:              userns.New(userns.Config{Root: cfg.RootDir, MaxPods: a.host.node.MaxPods, Length: uint32(cfg.UserNamespaceIDs)}),
 		Devices:            to.devices,
@@ -64,7 +64,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 		Activity:           a.board,
 		NodeSeen:           to.node,
 		Synced:             to.synced,
-		Workloads:          to.once,
+		Workloads:          to.workloads,
 		Worked:             a.metrics.Worked,
 		WorkerStarted:      a.metrics.WorkerStarted,
 		NoClusterDNS:       cfg.Kubeconfig != "" && len(cfg.ClusterDNS) == 0,
@@ -88,8 +88,8 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 	})
 }
 
-// volumes makes the manager of pods' volumes.
-func (a *Agent) volumes(rules look.Rules, to receivers) *volume.Volumes {
+// newVolumes makes the manager of pods' volumes.
+func (a *Agent) newVolumes(rules look.Rules, to receivers) *volume.Volumes {
 	cfg := volume.Config{
 		RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, ContainerLogsDir: a.cfg.LogLinks(), Log: a.log,
 		ClusterDomain: a.cfg.PodDomain(), Allocatable: a.host.node.Allocatable, SELinux: volume.SELinuxEnabled(), FileLabel: volume.FileLabel(os.DirFS("/")),
@@ -105,8 +105,8 @@ func (a *Agent) volumes(rules look.Rules, to receivers) *volume.Volumes {
 }
 
 // recursiveReadOnly reports whether the runtime supports recursive read-only mounts for pods
-// of a class. If the handler of the class is unknown, it has the name of the class, as for
-// the sandbox of a static pod.
+// of a RuntimeClass. If the class cannot be found, its name is used as the handler, as for the
+// sandbox of a static pod.
 func (r *containerRuntime) recursiveReadOnly(class *string) bool {
 	ctx, stop := context.WithTimeout(context.Background(), time.Second) // the caller has no context
 	defer stop()
@@ -126,14 +126,14 @@ func (r *containerRuntime) layers(ctx context.Context) (map[string]map[string]in
 			all[u.UID] = make(map[string]int64)
 		}
 		if used := u.Writable.Used; used != nil {
-			all[u.UID][u.Container] += int64(min(*used, math.MaxInt64)) // of all containers of this name
+			all[u.UID][u.Container] += int64(min(*used, math.MaxInt64)) // a sum, as of exited containers of this name
 		}
 	}
 	return all, err
 }
 
-// podCgroups returns the manager of pods' cgroups. Only root may manage them; for other
-// users the runtime decides where pods are.
+// podCgroups returns the manager of pods' cgroups; nil if the agent is not root. The runtime then
+// chooses the cgroups of pods.
 func (a *Agent) podCgroups() engine.Cgroups {
 	if os.Geteuid() != 0 {
 		a.log.Info("Pods have no cgroups of their own: only root may make them")

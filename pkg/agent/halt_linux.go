@@ -24,8 +24,8 @@ import (
 )
 
 // halter stops all pods when the machine shuts down, or when a user drains the node, and lets them
-// start again. It writes its state to a file below the root directory before the first pod stops.
-// So an agent that starts later starts no pod.
+// start again. Before the first pod stops, it writes its state to a file below the root directory. So
+// an agent that starts later starts no pod.
 type halter struct {
 	root    string
 	boot    string
@@ -39,10 +39,10 @@ type halter struct {
 	event func(message string)
 	power chan os.Signal // gets SIGPWR from the start of the agent
 
-	turn sync.Mutex // held by begin and end: the file and the engine get the changes in the same order
-	mu   sync.Mutex
-	now  *record.Halt // nil: pods may run
-	live bool         // logind has said that the machine shuts down, and still answers
+	changing       sync.Mutex // held by begin and end: the file and the engine get the changes in the same order
+	mu             sync.Mutex
+	now            *record.Halt // nil: pods may run
+	logindShutdown bool         // logind has said that the machine shuts down, and still answers
 }
 
 // openHalter reads the state that an earlier agent has left. It fails if it cannot read the state:
@@ -65,17 +65,17 @@ func openHalter(cfg Config) (*halter, error) {
 	return h, nil
 }
 
-// logindAnswers is how long the start of an agent waits for logind.
-const logindAnswers = 2 * time.Second
+// logindTimeout is how long the start of an agent waits for logind.
+const logindTimeout = 2 * time.Second
 
-// askLogind finds out whether the machine shuts down, before the first pod starts: there is no file
-// if the agent starts during a shutdown. preparing is logind.Preparing. If logind does not answer
+// askLogind asks logind whether the machine shuts down, before the first pod starts: an agent that
+// starts during a shutdown may find no file. preparing is logind.Preparing. If logind does not answer
 // in time, pods start, and watchLogind asks again.
 func (h *halter) askLogind(ctx context.Context, preparing func(ctx context.Context, address string) (bool, error)) {
 	if len(h.classes) == 0 || h.shuttingDown() {
 		return
 	}
-	ctx, stop := context.WithTimeout(ctx, logindAnswers)
+	ctx, stop := context.WithTimeout(ctx, logindTimeout)
 	defer stop()
 	if now, err := preparing(ctx, ""); err != nil || !now {
 		return
@@ -115,11 +115,11 @@ func (h *halter) forEngine() *engine.Halt {
 	return &out
 }
 
-// begin stops all pods. ended is closed when all have stopped, or their time is over. If a drain
-// cannot be recorded, begin returns an error and stops no pod. A shutdown stops the pods even then.
+// begin stops all pods. ended is closed when all have stopped, or their time is over. If begin cannot
+// record a drain, it returns an error and stops no pod. A shutdown stops the pods even then.
 func (h *halter) begin(ctx context.Context, cause string, maxGrace *int64) (ended <-chan struct{}, err error) {
-	h.turn.Lock()
-	defer h.turn.Unlock()
+	h.changing.Lock()
+	defer h.changing.Unlock()
 	was, next := h.current(), record.Halt{Boot: h.boot, Since: time.Now(), Cause: cause, MaxGrace: maxGrace}
 	switch {
 	case was != nil && was.Shutdown() && !next.Shutdown():
@@ -153,35 +153,35 @@ func (h *halter) set(now *record.Halt) {
 	h.now = now
 }
 
-// powerClasses returns the classes of a shutdown after SIGPWR if no classes are configured: all
+// powerClasses returns the classes of a shutdown after SIGPWR if no classes are configured. All
 // pods share 30 s, and critical pods have the last 10 s.
 func powerClasses() []shutdown.Class { return shutdown.Classes(30*time.Second, 10*time.Second) }
 
-// setLive records whether logind reports a shutdown of the machine.
-func (h *halter) setLive(live bool) {
+// setLogindShutdown records whether logind reports a shutdown of the machine.
+func (h *halter) setLogindShutdown(reported bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.live = live
+	h.logindShutdown = reported
 }
 
-func (h *halter) isLive() bool {
+func (h *halter) isLogindShutdown() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.live
+	return h.logindShutdown
 }
 
 var errShuttingDown = errors.New("the machine is shutting down")
 
-// end lets pods start again. cancelled says that logind has cancelled the shutdown: an earlier
+// end lets pods start again. cancelled says that logind has cancelled the shutdown. An earlier
 // drain then applies again. Without cancelled, end fails while logind reports the shutdown.
 func (h *halter) end(ctx context.Context, cancelled bool) error {
-	h.turn.Lock()
-	defer h.turn.Unlock()
+	h.changing.Lock()
+	defer h.changing.Unlock()
 	was := h.current()
 	switch {
 	case was == nil:
 		return nil
-	case was.Cause == record.CauseLogind && !cancelled && h.isLive():
+	case was.Cause == record.CauseLogind && !cancelled && h.isLogindShutdown():
 		return errShuttingDown
 	}
 	var next *record.Halt
@@ -206,7 +206,7 @@ func (h *halter) end(ctx context.Context, cancelled bool) error {
 	return h.engine.Resume(ctx)
 }
 
-// run handles SIGPWR until ctx ends: the power fails, and the machine shuts down.
+// run handles SIGPWR until ctx ends. The signal means that the power fails and the machine shuts down.
 func (h *halter) run(ctx context.Context) {
 	defer signal.Stop(h.power)
 	for {
@@ -231,12 +231,12 @@ func (h *halter) watchLogind(ctx context.Context) {
 	logind.Watch(ctx, logind.Config{
 		Delay: shutdown.Total(h.classes), Log: h.log,
 		Begin: func(ctx context.Context) (<-chan struct{}, error) {
-			h.setLive(true)
+			h.setLogindShutdown(true)
 			return h.begin(ctx, record.CauseLogind, nil)
 		},
-		Lost: func() { h.setLive(false) },
+		Lost: func() { h.setLogindShutdown(false) },
 		Idle: func(ctx context.Context) error {
-			h.setLive(false)
+			h.setLogindShutdown(false)
 			if now := h.current(); now == nil || now.Cause != record.CauseLogind {
 				return nil
 			}
@@ -264,8 +264,8 @@ func haltError(err error) error {
 	return err
 }
 
-// shutdownEvent reports that a shutdown begins or was cancelled, in an event of the node and at
-// once in the Node status.
+// shutdownEvent returns a function that reports the begin and the cancellation of a shutdown, in an
+// event of the node and at once in the Node status.
 func (a *Agent) shutdownEvent(m *member) func(message string) {
 	return func(message string) {
 		a.observer.Recheck()

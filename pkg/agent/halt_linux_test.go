@@ -100,7 +100,7 @@ func TestHalter_Shutdown_OutranksADrain(t *testing.T) {
 	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err != nil {
 		t.Fatal(err)
 	}
-	h.setLive(true)
+	h.setLogindShutdown(true)
 	if _, err := h.begin(t.Context(), record.CauseLogind, nil); err != nil {
 		t.Fatal(err)
 	}

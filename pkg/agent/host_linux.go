@@ -22,9 +22,9 @@ import (
 type host struct {
 	facts  node.Facts
 	node   plan.Node       // input of admission
-	limits v1.ResourceList // for all pods together
+	limits v1.ResourceList // of all pods together
 	ips    []string
-	cpus   *cpuset.Allocator // nil: no policy allocates exclusive CPUs or NUMA memory
+	cpus   *cpuset.Allocator // nil if no policy allocates exclusive CPUs or NUMA memory
 }
 
 // readHost reads this machine. Admission and limits follow from it and the configuration.
@@ -83,7 +83,7 @@ func (h host) enforcement(cfg Config) pod.Enforcement {
 }
 
 // limitReserved limits the cgroups of the system and of Kubernetes' programs that
-// --enforce-node-allocatable names. It reports each to event.
+// --enforce-node-allocatable names. It calls event for each cgroup.
 func (a *Agent) limitReserved(event nodeEvent) error {
 	system, kube := a.cfg.Reserved()
 	for _, c := range a.cfg.ReservedCgroups() {
@@ -129,8 +129,8 @@ func (r *containerRuntime) health() error {
 	return nil
 }
 
-// ForeignCgroup returns the owner of the cgroup of all pods if an agent would refuse to use
-// that cgroup, else "".
+// ForeignCgroup returns "" if an agent can use the cgroup of all pods, else the owner of that
+// cgroup.
 func ForeignCgroup(cfg config.Config, systemd bool) string {
 	groups := cgroup.New(cgroup.Config{
 		Root: cfg.CgroupRoot, Node: cfg.NodeName, RootDir: cfg.RootDir,

@@ -27,8 +27,8 @@ import (
 // importsPath returns the path of the file that lists imported archives.
 func importsPath(cfg Config) string { return filepath.Join(cfg.RootDir, "images-imported.json") }
 
-// inventoryConfig returns the configuration of an Inventory of this node's images, with or without
-// a serving agent.
+// inventoryConfig returns the part of the configuration of an Inventory that does not depend on a
+// serving agent.
 func inventoryConfig(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 	return image.InventoryConfig{
 		Stock:    runtime,
@@ -56,15 +56,15 @@ func inventoryConfig(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 	}
 }
 
-// mirrors returns the URLs that the runtime asks in place of a registry.
+// mirrors returns the URLs of the mirrors that the runtime uses for a registry.
 func (c Config) mirrors(registry string) []string {
 	bundled := c.RuntimeEndpoint == "" && bundle.New(c.Bundle()).Running()
 	return bundle.Mirrors(bundle.MirrorDirs(c.RootDir, bundled), registry)
 }
 
-// inventory makes the Inventory of a serving agent; m is nil on a node without a cluster. Images of
+// newInventory makes the Inventory of a serving agent; m is nil on a node without a cluster. Images of
 // the versions to which workloads would roll back count as in use.
-func (a *Agent) inventory(live *feed.Live, m *member, workloads *controller.Controller) *image.Inventory {
+func (a *Agent) newInventory(live *feed.Live, m *member, workloads *controller.Controller) *image.Inventory {
 	cfg := inventoryConfig(a.cfg, a.runtime.Runtime)
 	cfg.RemoveRecord, cfg.RemoveRecordsExcept = a.runtime.puller.RemoveRecord, a.runtime.puller.RemoveRecordsExcept
 	cfg.Collected = a.metrics.ImageCollected
@@ -91,7 +91,7 @@ func (a *Agent) inventory(live *feed.Live, m *member, workloads *controller.Cont
 // podUser names a pod as a user of images.
 func podUser(key pod.Key) string { return "pod " + key.String() }
 
-// collecting is PullLines that also starts a garbage collection of images after each pull, because
+// collecting is a PullLines that also starts a garbage collection of images after each pull, because
 // a pull may fill the disk.
 type collecting struct {
 	PullLines
@@ -185,7 +185,7 @@ func pruneImages(ctx context.Context, images *image.Inventory, dryRun bool) (ser
 	return all, err
 }
 
-// Images are the images of this node while no agent serves it.
+// Images lists and changes the images of this node while no agent serves it.
 type Images struct {
 	runtime *cri.Runtime
 	images  *image.Inventory
@@ -296,7 +296,8 @@ func (i *Images) FullNames(ctx context.Context, names []string) ([]string, error
 // Endpoint returns the endpoint of the runtime's image service.
 func (i *Images) Endpoint() string { return i.runtime.ImageEndpoint() }
 
-// recordedImages returns the images of the pods that the last agent ran or was to run.
+// recordedImages returns a function that returns the images of the pods that the last agent ran or
+// would have run, by pod. Its second result is false if some may be missing.
 func recordedImages(cfg Config) func() (map[string][]string, bool) {
 	specs, err := cfg.Needed()
 	if err != nil {

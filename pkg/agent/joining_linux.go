@@ -28,11 +28,10 @@ const StopWorkloads = "stop"
 // maxNamed limits the workloads that an error names.
 const maxNamed = 10
 
-// leaveWorkloads makes sure that no workload of a file runs on a node of a cluster, whose
-// controllers run workloads. It returns an error that names the workloads on this machine, or
-// removes them with --workloads=stop. It never drops them silently. The sources reject other
-// workloads in files.
-func (a *Agent) leaveWorkloads(ctx context.Context) error {
+// joinWithoutWorkloads makes sure that no workload of a file runs on a node of a cluster, whose
+// controllers run workloads. With --workloads=stop it removes the workloads on this machine. Otherwise
+// it returns an error with their names. The sources reject workloads in files.
+func (a *Agent) joinWithoutWorkloads(ctx context.Context) error {
 	if a.cfg.Kubeconfig == "" {
 		return nil
 	}
@@ -94,13 +93,13 @@ func (a *Agent) runningWorkloads() (pods []*pod.Spec, running map[pod.ObjectKey]
 	if err != nil {
 		a.log.Warn("Failed to read some states of workloads", "error", err)
 	}
-	lost := len(running) == 0
+	noStates := len(running) == 0
 	for _, p := range a.cfg.RecordedPods(a.state.kept, a.state.reported) {
 		if !workload.MayOwn(p.Spec) {
 			continue
 		}
 		pods = append(pods, p.Spec)
-		if lost { // the states cannot be read
+		if noStates { // without a state, only the pod is known
 			running[pod.ObjectKey{Kind: "Pod", Key: p.Spec.Key}] = unknown
 		}
 	}
@@ -112,11 +111,11 @@ func (a *Agent) runningWorkloads() (pods []*pod.Spec, running map[pod.ObjectKey]
 func (a *Agent) stopWorkloads(ctx context.Context, pods []*pod.Spec, keys []pod.ObjectKey) error {
 	if len(pods) > 0 {
 		a.log.Info("Removing the pods of workloads, because this machine joins a cluster", "pods", len(pods), "workloads", len(keys))
-		if err := a.runtime.await(ctx, runtimePatience); err != nil {
+		if err := a.runtime.await(ctx, runtimeTimeout); err != nil {
 			return err
 		}
 		set := &podconfig.Merged{Pods: sorted.From(pods, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })}
-		if _, err := a.engine(nil, look.Rules{}, receivers{}).Once(ctx, set, engine.UntilGone); err != nil {
+		if _, err := a.newEngine(nil, look.Rules{}, receivers{}).Once(ctx, set, engine.UntilGone); err != nil {
 			return look.Fail(look.Runtime, fmt.Errorf("--workloads=stop: remove the pods of workloads: %w", err))
 		}
 	}

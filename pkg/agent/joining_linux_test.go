@@ -37,12 +37,12 @@ func joining(t *testing.T, workloads string) *Agent {
 	return a
 }
 
-// TestLeaveWorkloads_WorkloadsRunHere_AreNamed: a machine that joins a cluster does not start while
+// TestJoinWithoutWorkloads_WorkloadsRunHere_AreNamed: a machine that joins a cluster does not start while
 // workloads of files run on it. A workload that is only in a file does not matter.
-func TestLeaveWorkloads_WorkloadsRunHere_AreNamed(t *testing.T) {
+func TestJoinWithoutWorkloads_WorkloadsRunHere_AreNamed(t *testing.T) {
 	t.Parallel()
 	a := joining(t, "refuse")
-	err := a.leaveWorkloads(t.Context())
+	err := a.joinWithoutWorkloads(t.Context())
 	var failed *look.Error
 	if !errors.As(err, &failed) || failed.Kind != look.Usage || len(failed.Hints) != 1 {
 		t.Fatalf("%v", err)
@@ -56,20 +56,20 @@ func TestLeaveWorkloads_WorkloadsRunHere_AreNamed(t *testing.T) {
 		t.Error(err)
 	}
 	a.cfg.Kubeconfig = ""
-	if err := a.leaveWorkloads(t.Context()); err != nil {
+	if err := a.joinWithoutWorkloads(t.Context()); err != nil {
 		t.Errorf("without a cluster: %v", err)
 	}
 }
 
-// TestLeaveWorkloads_Stop_RemovesTheirStates: the machine joins, and starts without the flag later.
-func TestLeaveWorkloads_Stop_RemovesTheirStates(t *testing.T) {
+// TestJoinWithoutWorkloads_Stop_RemovesTheirStates: the machine joins, and starts without the flag later.
+func TestJoinWithoutWorkloads_Stop_RemovesTheirStates(t *testing.T) {
 	t.Parallel()
 	a := joining(t, StopWorkloads)
-	if err := a.leaveWorkloads(t.Context()); err != nil {
+	if err := a.joinWithoutWorkloads(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	a.cfg.Workloads = "refuse"
-	if err := a.leaveWorkloads(t.Context()); err != nil {
+	if err := a.joinWithoutWorkloads(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// warnOfCgroupV1 warns that support for cgroup v1 will end (F34, C-1.41.5).
+// warnOfCgroupV1 warns on a machine with cgroup v1, which Kubernetes has deprecated (F34, C-1.41.5).
 func warnOfCgroupV1(log *slog.Logger) {
 	if cgroupVersion() == 1 {
 		log.Warn("This machine uses cgroup v1, which Kubernetes has deprecated", "hint", "boot with systemd.unified_cgroup_hierarchy=1")
@@ -27,13 +27,13 @@ func cgroupVersion() int {
 	return 1
 }
 
-// descriptorsEvery is the interval in which watchDescriptors tries to open a file.
-const descriptorsEvery = 5 * time.Second
+// descriptorInterval is the interval in which watchDescriptors tries to open a file.
+const descriptorInterval = 5 * time.Second
 
-// watchDescriptors logs once that this process is out of file descriptors, and once that it has
-// some again (F10), because the errors in between do not name the cause. It returns when ctx ends.
+// watchDescriptors logs when this process runs out of file descriptors, and when it has some again
+// (F10). Other errors in that time do not name the cause. It returns when ctx ends.
 func watchDescriptors(ctx context.Context, log *slog.Logger) {
-	tick := time.NewTicker(descriptorsEvery)
+	tick := time.NewTicker(descriptorInterval)
 	defer tick.Stop()
 	for out := false; ; {
 		select {

@@ -20,9 +20,9 @@ func newMetrics(cfg Config) *metrics.Metrics {
 	})
 }
 
-// measure adds the metrics of a serving agent: its mirror pods and certificates. m and serving may
-// be nil.
-func (a *Agent) measure(live *feed.Live, m *member, serving *certificate.Serving) {
+// addServingMetrics adds the metrics of a serving agent: its mirror pods and certificates. m and
+// serving may be nil.
+func (a *Agent) addServingMetrics(live *feed.Live, m *member, serving *certificate.Serving) {
 	s := metrics.Serving{}
 	if m != nil {
 		s.Mirrors = func() int { return mirrors(live) }

@@ -5,7 +5,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/service"
 )
 
-// zoneOf returns the Services in the form of the DNS server.
+// zoneOf converts Services into the form of the DNS server.
 func zoneOf(views []*service.View) []dns.Service {
 	all := make([]dns.Service, 0, len(views))
 	for _, v := range views {

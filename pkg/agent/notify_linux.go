@@ -20,38 +20,38 @@ type supervisor struct {
 	log *slog.Logger
 	// checks must all succeed before the supervisor resets the watchdog.
 	checks []func(context.Context) error
-	// answering is closed once the local socket answers; nil: run does not wait for it.
+	// answering is closed once the local socket answers. If it is nil, run does not wait for it.
 	answering <-chan struct{}
 	// dump is the file that receives the stacks of all goroutines when a check fails.
 	dump string
 }
 
-// beatShare is the number of checks in one watchdog interval.
-const beatShare = 3
+// checksPerInterval is how often the checks run in one watchdog interval.
+const checksPerInterval = 3
 
-// readyPatience is how long run waits for the socket, and then for the first success of all checks.
-const readyPatience = 10 * time.Second
+// readyTimeout is how long run waits for the socket, and then for the first success of all checks.
+const readyTimeout = 10 * time.Second
 
 // run sends READY, resets the watchdog while all checks succeed, and sends STOPPING at the end of
 // ctx.
 func (s *supervisor) run(ctx context.Context) {
-	defer s.say(daemon.SdNotifyStopping)
+	defer s.notify(daemon.SdNotifyStopping)
 	if s.answering != nil {
 		select {
 		case <-s.answering:
-		case <-time.After(readyPatience):
+		case <-time.After(readyTimeout):
 		case <-ctx.Done():
 			return
 		}
 	}
-	err := s.check(ctx, readyPatience)
+	err := s.check(ctx, readyTimeout)
 	if ctx.Err() != nil {
 		return
 	}
 	if err != nil {
-		s.log.Warn("Agent serves, but is not alive yet", "reason", err)
+		s.log.Warn("Agent serves, but a health check still fails", "reason", err)
 	}
-	for wait := sayAgain; !s.say(daemon.SdNotifyReady); wait = backoff.Next(wait, sayAgain, saySeldom) { // without READY, systemd does not consider the service started
+	for wait := firstNotifyRetry; !s.notify(daemon.SdNotifyReady); wait = backoff.Next(wait, firstNotifyRetry, lastNotifyRetry) { // without READY, systemd does not consider the service started
 		if !backoff.Sleep(ctx, wait) {
 			return
 		}
@@ -64,33 +64,33 @@ func (s *supervisor) run(ctx context.Context) {
 		<-ctx.Done()
 		return
 	}
-	tick := time.NewTicker(interval / beatShare)
+	tick := time.NewTicker(interval / checksPerInterval)
 	defer tick.Stop()
-	for well := true; ; {
+	for healthy := true; ; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		err := s.check(ctx, interval/beatShare)
+		err := s.check(ctx, interval/checksPerInterval)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			well = true
-			s.say(daemon.SdNotifyWatchdog)
-		case well:
-			well = false
-			s.log.Error("Agent is not alive; not resetting the watchdog", "reason", err, "goroutines", s.dumped())
+			healthy = true
+			s.notify(daemon.SdNotifyWatchdog)
+		case healthy:
+			healthy = false
+			s.log.Error("Health check failed; not resetting the watchdog", "reason", err, "goroutines", s.writeDump())
 		}
 	}
 }
 
 // check runs all checks, each with its own timeout.
 func (s *supervisor) check(ctx context.Context, limit time.Duration) error {
-	for _, alive := range s.checks {
+	for _, check := range s.checks {
 		ctx, cancel := context.WithTimeout(ctx, limit/time.Duration(2*len(s.checks)))
-		err := alive(ctx)
+		err := check(ctx)
 		cancel()
 		if err != nil {
 			return err
@@ -99,9 +99,9 @@ func (s *supervisor) check(ctx context.Context, limit time.Duration) error {
 	return nil
 }
 
-// dumped writes the stacks of all goroutines to a file, and returns the path of the file for the
+// writeDump writes the stacks of all goroutines to a file, and returns the path of the file for the
 // log.
-func (s *supervisor) dumped() string {
+func (s *supervisor) writeDump() string {
 	f, err := os.OpenFile(s.dump, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err == nil {
 		err = pprof.Lookup("goroutine").WriteTo(f, 2)
@@ -115,27 +115,28 @@ func (s *supervisor) dumped() string {
 	return s.dump
 }
 
-// sayPatience is the timeout of a message to the service manager: a message must not keep the agent
+// notifyTimeout is the timeout of a message to the service manager: a message must not keep the agent
 // from stopping (F4).
-const sayPatience = 500 * time.Millisecond
+const notifyTimeout = 500 * time.Millisecond
 
-// sayAgain is the delay after the first failed message; it grows to saySeldom while messages fail.
+// After a failed message, the supervisor waits for firstNotifyRetry; the delay grows to
+// lastNotifyRetry while messages fail.
 const (
-	sayAgain  = 2 * time.Second
-	saySeldom = 5 * time.Minute
+	firstNotifyRetry = 2 * time.Second
+	lastNotifyRetry  = 5 * time.Minute
 )
 
-// say sends a state to the service manager, and reports success. Without a service manager, it
+// notify sends a state to the service manager, and reports success. Without a service manager, it
 // succeeds.
-func (s *supervisor) say(state string) bool {
+func (s *supervisor) notify(state string) bool {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {
 		return true
 	}
-	conn, err := net.DialTimeout("unixgram", socket, sayPatience)
+	conn, err := net.DialTimeout("unixgram", socket, notifyTimeout)
 	if err == nil {
 		defer conn.Close()
-		if err = conn.SetDeadline(time.Now().Add(sayPatience)); err == nil {
+		if err = conn.SetDeadline(time.Now().Add(notifyTimeout)); err == nil {
 			_, err = conn.Write([]byte(state))
 		}
 	}

@@ -23,15 +23,15 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// superior is a service manager's end of NOTIFY_SOCKET. It reads without blocking: a
+// serviceManager is the service manager at the other end of NOTIFY_SOCKET. It reads without blocking: a
 // goroutine that waits for a socket would stop synctest's fake time.
-type superior struct {
+type serviceManager struct {
 	t  *testing.T
 	fd int
 }
 
-// superiorOf makes this process a service with a watchdog interval; 0 means no watchdog.
-func superiorOf(t *testing.T, watchdog time.Duration) *superior {
+// newServiceManager makes this process a service with a watchdog interval; 0 means no watchdog.
+func newServiceManager(t *testing.T, watchdog time.Duration) *serviceManager {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "notify") // a socket's path is short
 	if err != nil {
@@ -49,7 +49,7 @@ func superiorOf(t *testing.T, watchdog time.Duration) *superior {
 }
 
 // listens makes a socket and sets NOTIFY_SOCKET to it.
-func listens(t *testing.T) *superior {
+func listens(t *testing.T) *serviceManager {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -59,11 +59,11 @@ func listens(t *testing.T) *superior {
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: os.Getenv("NOTIFY_SOCKET")}); err != nil {
 		t.Fatal(err)
 	}
-	return &superior{t, fd}
+	return &serviceManager{t, fd}
 }
 
 // expects lets d of fake time pass and compares all messages.
-func expects(s *superior, d time.Duration, want ...string) {
+func expects(s *serviceManager, d time.Duration, want ...string) {
 	s.t.Helper()
 	if got := received(s, d); !slices.Equal(got, want) {
 		s.t.Fatalf("received %q within %s, want %q", got, d, want)
@@ -71,7 +71,7 @@ func expects(s *superior, d time.Duration, want ...string) {
 }
 
 // received returns all messages of the next d of fake time.
-func received(s *superior, d time.Duration) (words []string) {
+func received(s *serviceManager, d time.Duration) (words []string) {
 	s.t.Helper()
 	time.Sleep(d)
 	synctest.Wait()
@@ -129,14 +129,14 @@ func superviseNow(t *testing.T, checks ...func(context.Context) error) *supervis
 //
 // Shows: F7
 func TestF7_ReadyOnceItIsSpokenTo(t *testing.T) {
-	boss := superiorOf(t, time.Hour)
+	manager := newServiceManager(t, time.Hour)
 	synctest.Test(t, func(t *testing.T) {
 		answering := make(chan struct{})
 		s := &supervisor{log: slog.New(slog.DiscardHandler), answering: answering}
 		runUntilEnd(t, func(ctx context.Context) error { s.run(ctx); return nil })
-		expects(boss, readyPatience-time.Second)
+		expects(manager, readyTimeout-time.Second)
 		close(answering)
-		expects(boss, 0, "READY=1")
+		expects(manager, 0, "READY=1")
 	})
 }
 
@@ -163,7 +163,7 @@ func (p *part) beat(ctx context.Context) error {
 // Shows: F7
 func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 	const watchdog = 3 * time.Second
-	boss := superiorOf(t, watchdog)
+	manager := newServiceManager(t, watchdog)
 	synctest.Test(t, func(t *testing.T) {
 		parts := []*part{{}, {}, {}}
 		var checks []func(context.Context) error
@@ -171,17 +171,17 @@ func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 			checks = append(checks, p.beat)
 		}
 		s := superviseNow(t, checks...)
-		expects(boss, 0, "READY=1")
-		time.Sleep(watchdog / beatShare / 2) // between two beats
-		expects(boss, 2*watchdog/beatShare, "WATCHDOG=1", "WATCHDOG=1")
+		expects(manager, 0, "READY=1")
+		time.Sleep(watchdog / checksPerInterval / 2) // between two beats
+		expects(manager, 2*watchdog/checksPerInterval, "WATCHDOG=1", "WATCHDOG=1")
 		for i, p := range parts {
 			p.dead.Store(true)
 			asked := parts[0].asks.Load()
-			expects(boss, 2*watchdog)
+			expects(manager, 2*watchdog)
 			if n := strings.Count(s.log.String(), "not resetting the watchdog"); n != i+1 {
 				t.Errorf("named %d times, want %d:\n%s", n, i+1, s.log)
 			}
-			if i > 0 && parts[0].asks.Load() < asked+beatShare {
+			if i > 0 && parts[0].asks.Load() < asked+checksPerInterval {
 				t.Error("the others are not asked any more")
 			}
 			text, err := os.ReadFile(s.dump)
@@ -195,13 +195,13 @@ func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 				t.Error(err)
 			}
 			p.dead.Store(false)
-			expects(boss, watchdog/beatShare, "WATCHDOG=1")
+			expects(manager, watchdog/checksPerInterval, "WATCHDOG=1")
 		}
 		if log := s.log.String(); strings.Count(log, "a part hangs") != len(parts) || strings.Count(log, s.dump) != len(parts) {
 			t.Errorf("said:\n%s", log)
 		}
 		s.stop()
-		expects(boss, watchdog, "STOPPING=1")
+		expects(manager, watchdog, "STOPPING=1")
 	})
 }
 
@@ -210,16 +210,16 @@ func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 // Shows: F7
 func TestF7_DumpThatCannotBeWritten(t *testing.T) {
 	const watchdog = 3 * time.Second
-	boss := superiorOf(t, watchdog)
+	manager := newServiceManager(t, watchdog)
 	synctest.Test(t, func(t *testing.T) {
 		p := &part{}
 		s := superviseNow(t, p.beat)
-		expects(boss, watchdog/beatShare, "READY=1", "WATCHDOG=1")
+		expects(manager, watchdog/checksPerInterval, "READY=1", "WATCHDOG=1")
 		if err := os.RemoveAll(filepath.Dir(s.dump)); err != nil {
 			t.Fatal(err)
 		}
 		p.dead.Store(true)
-		expects(boss, 2*watchdog)
+		expects(manager, 2*watchdog)
 		if !strings.Contains(s.log.String(), "not written: ") {
 			t.Errorf("nothing is said of the dump:\n%s", s.log)
 		}
@@ -231,26 +231,26 @@ func TestF7_DumpThatCannotBeWritten(t *testing.T) {
 //
 // Shows: F4
 func TestF4_WithoutAWatchdog(t *testing.T) {
-	boss := superiorOf(t, 0)
+	manager := newServiceManager(t, 0)
 	synctest.Test(t, func(t *testing.T) {
 		s := superviseNow(t, (&part{}).beat)
-		expects(boss, time.Hour, "READY=1")
+		expects(manager, time.Hour, "READY=1")
 		s.stop()
-		expects(boss, 0, "STOPPING=1")
+		expects(manager, 0, "STOPPING=1")
 
 		s = superviseNow(t, func(context.Context) error { return errors.New("no pulse") })
-		expects(boss, 0, "READY=1")
-		if log := s.log.String(); !strings.Contains(log, "not alive yet") || !strings.Contains(log, "no pulse") {
+		expects(manager, 0, "READY=1")
+		if log := s.log.String(); !strings.Contains(log, "a health check still fails") || !strings.Contains(log, "no pulse") {
 			t.Errorf("said:\n%s", log)
 		}
 		s.stop()
-		expects(boss, 0, "STOPPING=1")
+		expects(manager, 0, "STOPPING=1")
 
 		p := &part{}
 		p.dead.Store(true)
 		s = superviseNow(t, p.beat)
 		s.stop()
-		expects(boss, time.Hour, "STOPPING=1")
+		expects(manager, time.Hour, "STOPPING=1")
 	})
 }
 
@@ -259,7 +259,7 @@ func TestF4_WithoutAWatchdog(t *testing.T) {
 //
 // Shows: F4
 func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
-	superiorOf(t, 3*time.Millisecond)
+	newServiceManager(t, 3*time.Millisecond)
 	s := superviseNow(t, (&part{}).beat)
 	wait.Until(t, "its socket is full", func() (string, bool) {
 		log := s.log.String()
@@ -283,9 +283,9 @@ func TestReady_SendFails_IsSentAgain(t *testing.T) {
 		if !strings.Contains(s.log.String(), "Failed to notify the service manager") {
 			t.Fatalf("READY was not tried:\n%s", s.log)
 		}
-		boss := listens(t)
-		expects(boss, sayAgain-time.Millisecond)
-		expects(boss, time.Millisecond, "READY=1")
+		manager := listens(t)
+		expects(manager, firstNotifyRetry-time.Millisecond)
+		expects(manager, time.Millisecond, "READY=1")
 	})
 }
 
@@ -295,47 +295,47 @@ func TestReady_SendFails_IsSentAgain(t *testing.T) {
 // Shows: F7
 func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
 	const watchdog = 3 * time.Second
-	boss := superiorOf(t, watchdog)
+	manager := newServiceManager(t, watchdog)
 	synctest.Test(t, func(t *testing.T) {
-		stuck := &jam{Handler: slog.DiscardHandler, free: make(chan struct{})}
+		stuck := &blockingLog{Handler: slog.DiscardHandler, free: make(chan struct{})}
 		f, _, e, hints := fedEngine(t, slog.New(stuck))
 		free := sync.OnceFunc(func() { close(stuck.free) })
 		t.Cleanup(free)
 		s := superviseNow(t, e.Beat, hints.Beat)
-		expects(boss, 0, "READY=1")
-		time.Sleep(watchdog / beatShare / 2) // between two beats
-		expects(boss, watchdog/beatShare, "WATCHDOG=1")
+		expects(manager, 0, "READY=1")
+		time.Sleep(watchdog / checksPerInterval / 2) // between two beats
+		expects(manager, watchdog/checksPerInterval, "WATCHDOG=1")
 		stuck.on.Store(true)
 		f.sets <- source.Snapshot{Revision: 1, Files: source.FilesOf(source.File{File: "/fed/x.yaml", Problems: []pod.Problem{{File: "/fed/x.yaml", Msg: "no pod"}}})}
-		expects(boss, 2*watchdog)
+		expects(manager, 2*watchdog)
 		if !strings.Contains(s.log.String(), "the sync loop is not responding") {
 			t.Errorf("the loop is not missed:\n%s", s.log)
 		}
-		if text, err := os.ReadFile(s.dump); err != nil || !bytes.Contains(text, []byte("(*jam).Handle")) || !bytes.Contains(text, []byte("(*loop).run")) {
+		if text, err := os.ReadFile(s.dump); err != nil || !bytes.Contains(text, []byte("(*blockingLog).Handle")) || !bytes.Contains(text, []byte("(*loop).run")) {
 			t.Errorf("the dump does not show where it stands: %v\n%s", err, text)
 		}
 		stuck.on.Store(false)
 		free()
-		expects(boss, watchdog/beatShare, "WATCHDOG=1")
+		expects(manager, watchdog/checksPerInterval, "WATCHDOG=1")
 		s.stop()
-		expects(boss, 0, "STOPPING=1")
+		expects(manager, 0, "STOPPING=1")
 	})
 }
 
-// jam is a log whose writes block while it is on.
-type jam struct {
+// blockingLog is a log whose writes block while it is on.
+type blockingLog struct {
 	slog.Handler
 	on   atomic.Bool
 	free chan struct{}
 }
 
-func (*jam) Enabled(context.Context, slog.Level) bool { return true }
+func (*blockingLog) Enabled(context.Context, slog.Level) bool { return true }
 
-func (j *jam) Handle(context.Context, slog.Record) error {
+func (j *blockingLog) Handle(context.Context, slog.Record) error {
 	if j.on.Load() {
 		<-j.free
 	}
 	return nil
 }
 
-func (j *jam) WithAttrs([]slog.Attr) slog.Handler { return j }
+func (j *blockingLog) WithAttrs([]slog.Attr) slog.Handler { return j }

@@ -19,8 +19,8 @@ type Set struct {
 	Sources look.Sources // already read
 }
 
-// NotServed returns the Services of the set, by key. A run to a goal serves none: it ends, and its
-// pods go on. Nothing would then keep the rules of a Service in step with its pods.
+// NotServed returns the Services of the set, by key. runonce serves none: it ends while its pods
+// run, and could not update the rules of a Service when pods change.
 func (s Set) NotServed() []pod.Key {
 	var all []pod.Key
 	for _, o := range servicesIn(s.Merged) {
@@ -38,12 +38,12 @@ type Progress interface {
 // Gone is the goal that the pods are stopped and removed.
 const Gone = string(engine.UntilGone)
 
-// runtimePatience is how long Ready waits for an answer of the runtime.
-const runtimePatience = 5 * time.Second
+// runtimeTimeout is how long Ready waits for an answer of the runtime.
+const runtimeTimeout = 5 * time.Second
 
 // Ready waits until the runtime answers, and imports the images of the image directory.
 func (a *Agent) Ready(ctx context.Context) error {
-	if err := a.runtime.await(ctx, runtimePatience); err != nil {
+	if err := a.runtime.await(ctx, runtimeTimeout); err != nil {
 		return err
 	}
 	if err := a.runtime.images.Import(ctx); err != nil && ctx.Err() == nil {
@@ -61,21 +61,21 @@ func (a *Agent) MayStart() error {
 	return nil
 }
 
-// Once runs the pods of a set to a goal: running, ready, done, or Gone. At the end of ctx it
-// returns the report so far with the error of ctx.
+// Once runs the pods of a set until they reach a goal: running, ready, done, or Gone. At the end of
+// ctx it returns the report so far with the error of ctx.
 func (a *Agent) Once(ctx context.Context, set Set, until string, to Progress) (feed.Report, error) {
 	defer a.runtime.pulls(ctx, to)()
 	if until == Gone {
 		return a.down(ctx, set, to)
 	}
-	a.names.resume(a.state.records.All)
+	a.dns.resume(a.state.records.All)
 	receive := receivers{sinks: []engine.Sink{to}}
 	if len(workloadsIn(set.Merged)) > 0 {
-		w := a.workloads(true, func() look.Rules { return set.Sources.Rules })
+		w := a.newController(true, func() look.Rules { return set.Sources.Rules })
 		defer w.Close()
-		receive.listeners, receive.once = []engine.Sink{w}, onceWorkloads{w, set.Sources.Config}
+		receive.listeners, receive.workloads = []engine.Sink{w}, onceWorkloads{w, set.Sources.Config}
 	}
-	return a.engine(nil, set.Sources.Rules, receive).Once(ctx, set.Merged, engine.Until(until))
+	return a.newEngine(nil, set.Sources.Rules, receive).Once(ctx, set.Merged, engine.Until(until))
 }
 
 // down removes the pods of a set, and the states of its workloads.
@@ -84,14 +84,15 @@ func (a *Agent) down(ctx context.Context, set Set, to ...engine.Sink) (feed.Repo
 	if err != nil {
 		a.log.Warn("Failed to read some records", "error", err)
 	}
-	report, err := a.engine(nil, set.Sources.Rules, receivers{sinks: to}).Once(ctx, all, engine.UntilGone)
+	report, err := a.newEngine(nil, set.Sources.Rules, receivers{sinks: to}).Once(ctx, all, engine.UntilGone)
 	if err == nil {
-		err = errors.Join(a.forget(set.Merged), a.withoutServices(set.Merged), a.withoutNames())
+		err = errors.Join(a.forget(set.Merged), a.removeServices(set.Merged), a.removeDNS())
 	}
 	return report, err
 }
 
-// Remove removes the pods of set; only its own time limit interrupts it.
+// Remove removes the pods of a set. It has a time limit of its own, which depends on their grace
+// periods.
 func (a *Agent) Remove(set Set) error {
 	limit := time.Minute
 	all, _ := a.withRecorded(set.Merged) // down logs the error

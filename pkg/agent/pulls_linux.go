@@ -13,8 +13,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// pulling is a runtime that pulls images with a Puller: with the credentials of pods and node, one
-// pull for each image, and a limited number at a time.
+// pulling is a runtime that pulls images with a Puller. The Puller uses the credentials of pods and
+// node, shares one pull among pods, and limits the concurrent pulls.
 type pulling struct {
 	*cri.Runtime
 	puller *image.Puller
@@ -31,34 +31,34 @@ func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string
 	})
 }
 
-// pulls runs the puller and keeps lines up to date, until ctx ends or leave is called. leave
-// waits for the last pull.
-func (r *containerRuntime) pulls(ctx context.Context, lines PullLines) (leave func()) {
-	shown, last := context.WithCancel(context.WithoutCancel(ctx)) // lines also shows the end of pulls that ctx cancels
+// pulls runs the puller and shows its pulls in lines, until ctx ends or stop is called. stop waits
+// for the last pull.
+func (r *containerRuntime) pulls(ctx context.Context, lines PullLines) (stop func()) {
+	displayed, last := context.WithCancel(context.WithoutCancel(ctx)) // lines also shows the end of pulls that ctx cancels
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer last()
 		r.puller.Run(ctx)
 	})
-	wg.Go(func() { r.news.follow(shown, r.puller, bundle.NewDownloads(r.ImageEndpoint()), lines) })
+	wg.Go(func() { r.events.follow(displayed, r.puller, bundle.NewDownloads(r.ImageEndpoint()), lines) })
 	return func() {
 		cancel()
 		wg.Wait()
 	}
 }
 
-// pullNews are the starts and ends of pulls that lines does not show yet.
-type pullNews struct {
+// pullEvents queues the starts and ends of pulls that lines does not show yet.
+type pullEvents struct {
 	wake   chan struct{} // capacity 1: events are queued
 	mu     sync.Mutex
 	events []image.Event
 }
 
-func newPullNews() *pullNews { return &pullNews{wake: make(chan struct{}, 1)} }
+func newPullEvents() *pullEvents { return &pullEvents{wake: make(chan struct{}, 1)} }
 
 // queue adds an event, and never blocks.
-func (n *pullNews) queue(e image.Event) {
+func (n *pullEvents) queue(e image.Event) {
 	n.mu.Lock()
 	n.events = append(n.events, e)
 	n.mu.Unlock()
@@ -68,7 +68,7 @@ func (n *pullNews) queue(e image.Event) {
 	}
 }
 
-func (n *pullNews) take() []image.Event {
+func (n *pullEvents) drain() []image.Event {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	all := n.events
@@ -76,15 +76,15 @@ func (n *pullNews) take() []image.Event {
 	return all
 }
 
-// pullsEvery is the interval of updates of the lines about pulls.
-const pullsEvery = 500 * time.Millisecond
+// pullInterval is the interval of updates of the lines about pulls.
+const pullInterval = 500 * time.Millisecond
 
-// follow shows pulls in lines until ctx ends. While there are no pulls, or lines shows no
-// progress, it only waits for events.
-func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *bundle.Downloads, lines PullLines) {
+// follow shows pulls in lines until ctx ends. While there are no pulls, or lines does not show
+// progress, follow only waits for events.
+func (n *pullEvents) follow(ctx context.Context, puller *image.Puller, downloads *bundle.Downloads, lines PullLines) {
 	defer downloads.Close()
 	defer func() {
-		n.tell(lines) // events that arrived together with the end
+		n.flush(lines) // events that arrived together with the end
 		lines.Lines(nil, nil)
 	}()
 	for {
@@ -94,14 +94,14 @@ func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *
 			return
 		}
 		for {
-			n.tell(lines)
+			n.flush(lines)
 			pulls := puller.Pulls()
 			shows := lines.Lines(pulls, progressOf(ctx, downloads, pulls))
 			if !shows || len(pulls) == 0 {
 				break
 			}
 			select {
-			case <-time.After(pullsEvery):
+			case <-time.After(pullInterval):
 			case <-n.wake:
 			case <-ctx.Done():
 				return
@@ -110,9 +110,9 @@ func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *
 	}
 }
 
-// tell passes the queued events to lines.
-func (n *pullNews) tell(lines PullLines) {
-	for _, e := range n.take() {
+// flush passes the queued events to lines.
+func (n *pullEvents) flush(lines PullLines) {
+	for _, e := range n.drain() {
 		lines.Event(e)
 	}
 }
@@ -128,8 +128,8 @@ func progressOf(ctx context.Context, downloads *bundle.Downloads, pulls []image.
 	if len(names) == 0 {
 		return nil
 	}
-	far, _ := downloads.Look(ctx, names) // without progress, the lines show only the time
-	return far
+	progress, _ := downloads.Look(ctx, names) // without progress, the lines show only the time
+	return progress
 }
 
 // newPuller returns the Puller of a runtime; it calls report at the start and end of pulls.

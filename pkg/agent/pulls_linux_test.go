@@ -56,7 +56,7 @@ func (s screen) Lines(pulls []image.Pull, _ map[string]bundle.Download) bool {
 func TestPulls_Pull_IsShownFromStartToEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		gate, news, to := make(gated), newPullNews(), screen{make(chan image.Event), make(chan []string)}
+		gate, news, to := make(gated), newPullEvents(), screen{make(chan image.Event), make(chan []string)}
 		puller := image.New(image.Config{Runtime: gate, Dir: t.TempDir(), Observe: news.queue})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -97,7 +97,7 @@ func TestPulls_EventsArriveWithTheEnd_AreShown(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 200 {
-		news, to := newPullNews(), make(events, 2)
+		news, to := newPullEvents(), make(events, 2)
 		news.queue(image.Event{})
 		news.queue(image.Event{Over: true})
 		news.follow(over, image.New(image.Config{}), bundle.NewDownloads("unix:///nowhere.sock"), to)
@@ -106,9 +106,9 @@ func TestPulls_EventsArriveWithTheEnd_AreShown(t *testing.T) {
 		}
 	}
 	for range 20 {
-		news, to := newPullNews(), make(events, 2)
+		news, to := newPullEvents(), make(events, 2)
 		r := &containerRuntime{
-			news: news, Runtime: cri.New(cri.Config{Endpoint: "unix:///nowhere.sock"}, nil, nil),
+			events: news, Runtime: cri.New(cri.Config{Endpoint: "unix:///nowhere.sock"}, nil, nil),
 			puller: image.New(image.Config{Runtime: make(gated), Dir: t.TempDir(), Observe: news.queue}),
 		}
 		leave := r.pulls(t.Context(), to)
@@ -142,7 +142,7 @@ func TestPullsAreFollowedWithoutPolls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counted{}
-		news := newPullNews()
+		news := newPullEvents()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		news.follow(ctx, image.New(image.Config{}), bundle.NewDownloads("unix:///nowhere.sock"), s)

@@ -21,9 +21,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
-// A pod never needs an exited container or a sandbox again after a newer one has replaced it: the
-// runtime does not restart exited containers. So the agent removes containers and sandboxes whose
-// Needed is false without the pod's worker, which may remove them at the same time.
+// A pod does not need a container or sandbox that a newer one has replaced: the runtime does not
+// restart exited containers. So the upkeep removes those that are not needed. The pod's worker may
+// remove them at the same time.
 
 // exited returns the exited containers of a pod. The newest one of each name is needed.
 func exited(p pod.Actual) (all []reclaim.Container) {
@@ -126,8 +126,9 @@ func (a nodeActor) Evict(ctx context.Context, key pod.Key, e upkeep.Eviction) er
 	return a.evict(ctx, key, e)
 }
 
-// ForecastReclaim returns the steps that an agent with this configuration would take, for a node
-// without a serving agent. It reads the pods from the runtime and the journal, and changes nothing.
+// ForecastReclaim returns the steps of reclaiming that an agent with this configuration would take.
+// It is for a node without a serving agent. It reads the pods from the runtime and the journal, and
+// changes nothing.
 func ForecastReclaim(ctx context.Context, cfg Config, assume []string) (server.Reclaim, error) {
 	images, err := LookAtImages(ctx, cfg)
 	if err != nil {
@@ -144,14 +145,14 @@ func ForecastReclaim(ctx context.Context, cfg Config, assume []string) (server.R
 	}
 	pods := func() []v1.Pod { return all }
 	a.groups = a.newGroups()
-	measured := stats.New(a.measuring(pods))
+	measured := stats.New(a.statsConfig(pods))
 	observed := make(chan struct{})
 	close(observed)
 	policy := evictPolicy(cfg)
 	u := upkeep.New(upkeep.Config{
 		Policy: policy, PodsUnknown: image.ErrPodsUnknown, Log: cfg.Log,
 		Observer: nodeObserver{
-			levels: a.levels(), runtime: images.runtime, images: images.images, usage: measured.Usage, pods: pods, observed: observed, rootDir: cfg.RootDir,
+			levels: a.newLevels(), runtime: images.runtime, images: images.images, usage: measured.Usage, pods: pods, observed: observed, rootDir: cfg.RootDir,
 		},
 	})
 	r, err := reclaimForecast(ctx, u, policy, assume)

@@ -18,11 +18,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pleg"
 )
 
-// superviseEvery is the interval in which serve checks the bundled runtime.
-const superviseEvery = time.Second
+// superviseInterval is the interval in which serve checks the bundled runtime.
+const superviseInterval = time.Second
 
-// importPatience is how long serve imports images before it starts pods.
-const importPatience = 30 * time.Second
+// importTimeout limits how long serve imports images before it starts pods.
+const importTimeout = 30 * time.Second
 
 // containerRuntime is the client of the container runtime, with the parts that pull and import
 // images and watch its events.
@@ -31,7 +31,7 @@ type containerRuntime struct {
 	bundled *bundle.Runtime // nil for any other runtime
 	images  *bundle.Images
 	puller  *image.Puller
-	news    *pullNews
+	events  *pullEvents
 	hints   hints
 	log     *slog.Logger
 }
@@ -44,12 +44,12 @@ type hints interface {
 }
 
 // openRuntime finds or starts the runtime.
-func openRuntime(ctx context.Context, cfg Config, h host, api *api, names *names, counts *metrics.Metrics) (*containerRuntime, error) {
+func openRuntime(ctx context.Context, cfg Config, h host, api *api, dns *dnsServer, counts *metrics.Metrics) (*containerRuntime, error) {
 	found, err := cfg.Discover(ctx)
 	if err != nil {
 		return nil, look.Fail(look.Runtime, err, "install containerd, name a socket with --runtime-endpoint, or use the nodectl that carries its runtime")
 	}
-	r := &containerRuntime{news: newPullNews(), log: cfg.Log}
+	r := &containerRuntime{events: newPullEvents(), log: cfg.Log}
 	endpoint := found.Endpoint
 	if found.Kind == look.KindBundled {
 		r.bundled = bundle.New(cfg.Bundle())
@@ -58,12 +58,12 @@ func openRuntime(ctx context.Context, cfg Config, h host, api *api, names *names
 		}
 	}
 	client := cfg.CRI(endpoint)
-	client.RuntimeClass, client.Enforce, client.OwnDNS = api.runtimeClass, h.enforcement(cfg), names.servers
+	client.RuntimeClass, client.Enforce, client.OwnDNS = api.runtimeClass, h.enforcement(cfg), dns.servers
 	client.Observe = func(c cri.Call) { counts.Call(c.Method, c.Handler, c.UserNamespace, c.Took, c.Err) }
 	if r.Runtime, err = cri.Dial(client); err != nil {
 		return nil, look.Fail(look.Usage, err)
 	}
-	if r.puller, err = newPuller(cfg, r.Runtime, r.news.queue); err != nil {
+	if r.puller, err = newPuller(cfg, r.Runtime, r.events.queue); err != nil {
 		_ = r.Close()
 		return nil, look.Fail(look.Usage, err, "correct the file that --image-credential-provider-config names: it lists the credential providers")
 	}
@@ -80,10 +80,10 @@ func openRuntime(ctx context.Context, cfg Config, h host, api *api, names *names
 }
 
 // importFirst imports the images in the image directory, dir, before pods start. It does not wait
-// for the runtime, and ends after importPatience; lookAfter imports the rest.
+// for the runtime, and ends after importTimeout; maintain imports the rest.
 func (r *containerRuntime) importFirst(ctx context.Context, dir string) {
 	_ = os.Mkdir(dir, 0o700) // so that the watch sees new archives at once
-	ctx, cancel := context.WithTimeout(ctx, importPatience)
+	ctx, cancel := context.WithTimeout(ctx, importTimeout)
 	defer cancel()
 	if _, err := r.Ready(ctx); err != nil {
 		return
@@ -93,9 +93,9 @@ func (r *containerRuntime) importFirst(ctx context.Context, dir string) {
 	}
 }
 
-// lookAfter restarts the bundled runtime when it dies and imports new images, until ctx
+// maintain restarts the bundled runtime when it has ended, and imports new images, until ctx
 // ends.
-func (r *containerRuntime) lookAfter(ctx context.Context) {
+func (r *containerRuntime) maintain(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
@@ -109,7 +109,7 @@ func (r *containerRuntime) lookAfter(ctx context.Context) {
 	failed := ""
 	for {
 		select {
-		case <-time.After(superviseEvery):
+		case <-time.After(superviseInterval):
 		case <-ctx.Done():
 			return
 		}
@@ -132,11 +132,11 @@ func (r *containerRuntime) lookAfter(ctx context.Context) {
 // await waits until the runtime answers, and returns an error after limit.
 func (r *containerRuntime) await(ctx context.Context, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
-	var silent error
+	var failure error // a timeout does not replace another error
 	for {
 		_, err := r.Ready(ctx)
-		if silent == nil || !errors.Is(err, context.DeadlineExceeded) {
-			silent = err
+		if failure == nil || !errors.Is(err, context.DeadlineExceeded) {
+			failure = err
 		}
 		switch {
 		case err == nil:
@@ -144,10 +144,10 @@ func (r *containerRuntime) await(ctx context.Context, limit time.Duration) error
 		case errors.Is(ctx.Err(), context.Canceled):
 			return context.Cause(ctx)
 		case ctx.Err() == nil && time.Now().Before(deadline):
-		case errors.Is(silent, context.DeadlineExceeded):
+		case errors.Is(failure, context.DeadlineExceeded):
 			return look.Fail(look.Runtime, errors.New("container runtime at "+r.Endpoint()+" does not answer"))
 		default:
-			return look.Fail(look.Runtime, silent)
+			return look.Fail(look.Runtime, failure)
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
@@ -156,8 +156,8 @@ func (r *containerRuntime) await(ctx context.Context, limit time.Duration) error
 	}
 }
 
-// pid returns the PID of the runtime, 0 if it is not known. A service manager that listens for the
-// runtime is not the runtime.
+// pid returns the PID of the runtime, 0 if it is not known. It is not known while a service manager
+// (PID 1) listens on the socket of the runtime.
 func (r *containerRuntime) pid() int {
 	if r.bundled == nil {
 		if pid, _ := bundle.Listener(strings.TrimPrefix(r.Endpoint(), "unix://")); pid != 1 {

@@ -22,7 +22,6 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/certificate"
-	"github.com/nodectl/nodectl/pkg/controller"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/event"
@@ -36,90 +35,96 @@ import (
 	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
-// runFor is the time limit of a command run by /run.
-const runFor = 10 * time.Minute
+// runTimeout is the time limit of a command run by /run.
+const runTimeout = 10 * time.Minute
 
-// serverConfig returns the configuration of the server, on the local socket and, if configured, on
-// a TLS port. serving has the certificate of the port; it is nil without a port.
-func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventory, measured *stats.Stats, up *upkeep.Upkeep, workloads *controller.Controller) (s server.Config, serving *certificate.Serving, err error) {
-	cfg := a.cfg
-	s = documents(cfg, e.Live())
-	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m, images, up}, inContainers{a}, control{e, a.halts}, statistics{measured}
-	s.Explainer = a.newExplainer(e.Live())
-	s.Images = imageControl{images, a.runtime.puller, a.runtime.ImageEndpoint()}
-	s.Metrics, s.ProbeMetrics = a.metrics.Handler(), a.metrics.Probes()
-	s.ResourceMetrics, s.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
-	s.Devices = func() []server.DeviceResource { return deviceList(a.devices) }
-	s.Workloads = workloadAnswers{workloads, cfg.NodeName, record.NewWorkloads(cfg.RootDir)}
-	s.Allocations = allocations(a.newPodResources(e.Live().Pods))
-	s.Configz, s.Counted = cfg.Configz, a.metrics.Request
-	s.Checks = map[string]func(context.Context) error{"syncloop": e.Beat, "pleg": a.runtime.hints.Beat}
-	s.CheckpointDir = filepath.Join(cfg.RootDir, "checkpoints")
-	s.Profiling, s.DebugFlags, s.SetVerbosity = cfg.EnableProfilingHandler, cfg.EnableDebugFlagsHandler, cfg.SetVerbosity
+// serverConfig returns the configuration of the server: for the local socket and, if configured, for
+// a TLS port. It sets s.certificate if there is a TLS port.
+func (s *serving) serverConfig() (c server.Config, err error) {
+	a, cfg := s.Agent, s.cfg
+	c = feedConfig(cfg, s.live)
+	c.Node, c.Containers, c.Control, c.Stats = nodeAnswers{a, s.member, s.images, s.upkeep}, containerAnswers{a}, control{s.engine, s.halts}, statsAnswers{s.stats}
+	c.Explainer = a.newExplainer(s.live)
+	c.Images = imageControl{s.images, s.runtime.puller, s.runtime.ImageEndpoint()}
+	c.Metrics, c.ProbeMetrics = s.metrics.Handler(), s.metrics.Probes()
+	c.ResourceMetrics, c.CadvisorMetrics = s.stats.Resource(), s.stats.Cadvisor()
+	c.Devices = func() []server.DeviceResource { return deviceList(s.devices) }
+	c.Services = serviceList(s.balancer)
+	c.Workloads = workloadAnswers{s.workloads, cfg.NodeName, record.NewWorkloads(cfg.RootDir)}
+	c.Allocations = allocations(a.newPodResources(s.live.Pods))
+	c.Configz, c.Counted = cfg.Configz, s.metrics.Request
+	c.Checks = map[string]func(context.Context) error{"syncloop": s.engine.Beat, "pleg": s.runtime.hints.Beat}
+	c.CheckpointDir = filepath.Join(cfg.RootDir, "checkpoints")
+	c.Profiling, c.DebugFlags, c.SetVerbosity = cfg.EnableProfilingHandler, cfg.EnableDebugFlagsHandler, cfg.SetVerbosity
 	if cfg.EnableSystemLogHandler {
-		s.SystemLogs, s.LogQuery = "/var/log", cfg.EnableSystemLogQuery
+		c.SystemLogs, c.LogQuery = "/var/log", cfg.EnableSystemLogQuery
 	}
-	s.NoDebugging, s.StreamIdle = !cfg.EnableDebuggingHandlers, cfg.StreamingConnectionIdleTimeout
-	s.Audit = filepath.Join(cfg.RootDir, "audit.jsonl")
+	c.NoDebugging, c.StreamIdle = !cfg.EnableDebuggingHandlers, cfg.StreamingConnectionIdleTimeout
+	c.Audit = filepath.Join(cfg.RootDir, "audit.jsonl")
 	if cfg.HealthzPort > 0 {
-		s.Health = net.JoinHostPort(cfg.HealthzBindAddress, strconv.Itoa(cfg.HealthzPort))
+		c.Health = net.JoinHostPort(cfg.HealthzBindAddress, strconv.Itoa(cfg.HealthzPort))
 	}
-	if cfg.ServerPort() == 0 {
-		return s, nil, nil
+	if cfg.ServerPort() != 0 {
+		c.Access, c.TLS, err = s.tlsPort()
 	}
-	var api *rest.Config
-	if m != nil {
-		api = a.api.rest(a.metrics)
+	return c, err
+}
+
+// tlsPort returns the access control and the configuration of the TLS port, and sets s.certificate.
+func (s *serving) tlsPort() (server.Access, *server.TLS, error) {
+	cfg := s.cfg
+	var client *rest.Config
+	if s.member != nil {
+		client = s.api.rest(s.metrics)
 	}
-	s.Access, err = access.New(access.Config{
-		Node: cfg.NodeName, API: api, ClientCAFile: cfg.ClientCAFile, Log: a.log,
+	callers, err := access.New(access.Config{
+		Node: cfg.NodeName, API: client, ClientCAFile: cfg.ClientCAFile, Log: s.log,
 		TokensFor: cfg.TokenCacheTTL, AllowedFor: cfg.AuthorizedCacheTTL, DeniedFor: cfg.UnauthorizedCacheTTL,
 	})
 	if err != nil {
-		return s, nil, look.Fail(look.Usage, fmt.Errorf("--port: %w", err))
+		return nil, nil, look.Fail(look.Usage, fmt.Errorf("--port: %w", err))
 	}
-	serving, err = certificate.NewServing(certificate.ServingConfig{
-		Node: cfg.NodeName, Addresses: a.addresses, CertFile: cfg.TLSCertFile, KeyFile: cfg.TLSPrivateKeyFile,
-		Rotate: cfg.RotateServerCertificates && api != nil, API: api, Dir: cfg.Certificates(), Log: a.log,
+	s.certificate, err = certificate.NewServing(certificate.ServingConfig{
+		Node: cfg.NodeName, Addresses: s.addresses, CertFile: cfg.TLSCertFile, KeyFile: cfg.TLSPrivateKeyFile,
+		Rotate: cfg.RotateServerCertificates && client != nil, API: client, Dir: cfg.Certificates(), Log: s.log,
 	})
 	if err != nil {
-		return s, nil, look.Fail(look.Usage, fmt.Errorf("--tls-cert-file: %w", err))
+		return nil, nil, look.Fail(look.Usage, fmt.Errorf("--tls-cert-file: %w", err))
 	}
-	s.TLS = &server.TLS{
+	return callers, &server.TLS{
 		Address:     net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.ServerPort())),
-		Certificate: serving.Certificate, MinVersion: cfg.MinTLS(), CipherSuites: cfg.CipherSuites(),
-	}
-	return s, serving, nil
+		Certificate: s.certificate.Certificate, MinVersion: cfg.MinTLS(), CipherSuites: cfg.CipherSuites(),
+	}, nil
 }
 
-// statistics implements server.Stats.
-type statistics struct{ *stats.Stats }
+// statsAnswers implements server.Stats.
+type statsAnswers struct{ *stats.Stats }
 
 // Summary implements server.Stats.
-func (s statistics) Summary(ctx context.Context, only bool) (any, error) {
+func (s statsAnswers) Summary(ctx context.Context, only bool) (any, error) {
 	return s.Stats.Summary(ctx, only)
 }
 
-// inContainers implements server.Containers.
-type inContainers struct{ *Agent }
+// containerAnswers implements server.Containers.
+type containerAnswers struct{ *Agent }
 
 // ExecURL implements server.Containers.
-func (a inContainers) ExecURL(ctx context.Context, of *v1.Pod, container string, command []string, s server.Streams) (*url.URL, error) {
+func (a containerAnswers) ExecURL(ctx context.Context, of *v1.Pod, container string, command []string, s server.Streams) (*url.URL, error) {
 	return a.runtime.ExecURL(ctx, string(of.UID), container, command, cri.Streams(s))
 }
 
 // AttachURL implements server.Containers.
-func (a inContainers) AttachURL(ctx context.Context, of *v1.Pod, container string, s server.Streams) (*url.URL, error) {
+func (a containerAnswers) AttachURL(ctx context.Context, of *v1.Pod, container string, s server.Streams) (*url.URL, error) {
 	return a.runtime.AttachURL(ctx, string(of.UID), container, cri.Streams(s))
 }
 
 // PortForwardURL implements server.Containers.
-func (a inContainers) PortForwardURL(ctx context.Context, of *v1.Pod) (*url.URL, error) {
+func (a containerAnswers) PortForwardURL(ctx context.Context, of *v1.Pod) (*url.URL, error) {
 	return a.runtime.PortForwardURL(ctx, string(of.UID))
 }
 
 // Checkpoint implements server.Containers.
-func (a inContainers) Checkpoint(ctx context.Context, of *v1.Pod, container, path string, timeout time.Duration) error {
+func (a containerAnswers) Checkpoint(ctx context.Context, of *v1.Pod, container, path string, timeout time.Duration) error {
 	return a.runtime.CheckpointContainer(ctx, string(of.UID), container, path, timeout)
 }
 
@@ -128,8 +133,8 @@ func (a *Agent) addresses() []v1.NodeAddress {
 	return a.observer.Addresses(context.Background())
 }
 
-// ofNode implements server.Node; m is nil on a node without a cluster.
-type ofNode struct {
+// nodeAnswers implements server.Node; m is nil on a node without a cluster.
+type nodeAnswers struct {
 	*Agent
 	m      *member
 	images *image.Inventory
@@ -137,7 +142,7 @@ type ofNode struct {
 }
 
 // Node implements server.Node.
-func (a ofNode) Node(ctx context.Context) (*v1.Node, error) {
+func (a nodeAnswers) Node(ctx context.Context) (*v1.Node, error) {
 	if a.m == nil {
 		return a.observer.Look(ctx), nil
 	}
@@ -145,7 +150,7 @@ func (a ofNode) Node(ctx context.Context) (*v1.Node, error) {
 }
 
 // Events implements server.Node: the existing events and, with watch, later ones.
-func (a ofNode) Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event] {
+func (a nodeAnswers) Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event] {
 	return func(yield func(string, *v1.Event) bool) {
 		if !watch {
 			for _, e := range a.events.List(event.Filter{}) {
@@ -165,7 +170,7 @@ func (a ofNode) Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Ev
 
 // RunningPods implements server.Node: the pods in the runtime, desired or not, with their running
 // containers.
-func (a ofNode) RunningPods(ctx context.Context) ([]*v1.Pod, error) {
+func (a nodeAnswers) RunningPods(ctx context.Context) ([]*v1.Pod, error) {
 	have, err := a.runtime.Pods(ctx)
 	if have == nil {
 		return nil, err
@@ -186,10 +191,12 @@ func (a ofNode) RunningPods(ctx context.Context) ([]*v1.Pod, error) {
 }
 
 // Images implements server.Node.
-func (a ofNode) Images(ctx context.Context) ([]server.Image, error) { return imageList(ctx, a.images) }
+func (a nodeAnswers) Images(ctx context.Context) ([]server.Image, error) {
+	return imageList(ctx, a.images)
+}
 
 // Reclaim implements server.Node.
-func (a ofNode) Reclaim(ctx context.Context, assume []string) (server.Reclaim, error) {
+func (a nodeAnswers) Reclaim(ctx context.Context, assume []string) (server.Reclaim, error) {
 	return reclaimForecast(ctx, a.upkeep, evictPolicy(a.cfg), assume)
 }
 
@@ -222,7 +229,7 @@ func (c control) Delete(ctx context.Context, namespace, name, uid string, grace 
 }
 
 // Logs implements server.Containers.
-func (a inContainers) Logs(ctx context.Context, w io.Writer, l server.LogRequest) error {
+func (a containerAnswers) Logs(ctx context.Context, w io.Writer, l server.LogRequest) error {
 	path, err := a.runtime.LogPath(ctx, l.ContainerID)
 	if err != nil {
 		return err
@@ -237,12 +244,12 @@ func (a inContainers) Logs(ctx context.Context, w io.Writer, l server.LogRequest
 }
 
 // Run implements server.Containers.
-func (a inContainers) Run(ctx context.Context, of *v1.Pod, container string, command []string) ([]byte, error) {
+func (a containerAnswers) Run(ctx context.Context, of *v1.Pod, container string, command []string) ([]byte, error) {
 	id, err := a.runtime.RunningContainer(ctx, string(of.UID), container)
 	if err != nil {
 		return nil, err
 	}
-	code, out, err := a.runtime.ExecSync(ctx, id, command, runFor)
+	code, out, err := a.runtime.ExecSync(ctx, id, command, runTimeout)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("command exited with %d: %s", code, out)
 	}

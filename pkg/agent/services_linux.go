@@ -29,20 +29,20 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// services makes the Balancer. In a cluster it is nil: the cluster's proxy serves Services.
-func (a *Agent) services() *balancer.Balancer {
+// newBalancer makes the Balancer. In a cluster it is nil: the cluster's proxy serves Services.
+func (a *Agent) newBalancer() *balancer.Balancer {
 	if a.cfg.Kubeconfig != "" {
 		return nil
 	}
 	cfg := balancer.Config{
-		CIDRs: a.cfg.ServiceNetworks(), Reserved: a.names.reserved(), NodePorts: service.DefaultNodePorts(), Nodes: parsed(a.host.ips),
+		CIDRs: a.cfg.ServiceNetworks(), Reserved: a.dns.reserved(), NodePorts: service.DefaultNodePorts(), Nodes: parseAddrs(a.host.ips),
 		Local: localAddresses(), Listeners: a.listeners(),
 		Store: serviceStore{record.NewServices(a.cfg.RootDir)}, Filter: a.newPacketFilter(), Log: a.log,
 		Refused: func(o *pod.Object, p pod.Problem) {
 			a.log.Warn("Service has a problem", "service", o.Key.String(), "file", p.File, "path", p.Path, "problem", p.Msg)
 			a.events.ObjectEvent(v1.ObjectReference{Kind: pod.KindService, APIVersion: "v1", Namespace: o.Namespace, Name: o.Name}, v1.EventTypeWarning, "ServiceRefused", p.Path+": "+p.Msg)
 		},
-		Views:   func(all []*service.View, complete bool) { a.names.setServices(zoneOf(all), complete) },
+		Views:   func(all []*service.View, complete bool) { a.dns.setServices(zoneOf(all), complete) },
 		Trouble: func(reason, message string) { a.events.NodeEvent(reason, v1.EventTypeWarning, message) },
 	}
 	for _, r := range a.state.kept {
@@ -63,7 +63,7 @@ func (a *Agent) serveServices(ctx context.Context, b *balancer.Balancer) {
 	balancer.Protect(ctx, a.newPacketFilter(), a.log)
 }
 
-// localAddresses returns the addresses of the node's devices.
+// localAddresses returns the addresses of the node's network interfaces.
 func localAddresses() (out []netip.Addr) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -87,7 +87,7 @@ func (a *Agent) listeners() (out []uint16) {
 	return out
 }
 
-func parsed(ips []string) (out []netip.Addr) {
+func parseAddrs(ips []string) (out []netip.Addr) {
 	for _, text := range ips {
 		if ip, err := netip.ParseAddr(text); err == nil {
 			out = append(out, ip.Unmap())
@@ -96,8 +96,8 @@ func parsed(ips []string) (out []netip.Addr) {
 	return out
 }
 
-// balancedBy returns the receivers of an agent that serves Services.
-func (to receivers) balancedBy(b *balancer.Balancer, n *names) receivers {
+// withServices adds the Balancer and the DNS server to the receivers. b is nil in a cluster.
+func (to receivers) withServices(b *balancer.Balancer, n *dnsServer) receivers {
 	if b == nil {
 		return to
 	}
@@ -106,9 +106,9 @@ func (to receivers) balancedBy(b *balancer.Balancer, n *names) receivers {
 	return to
 }
 
-// desiredServices returns a function that passes the Services of each desired set on. It starts the
+// desiredServices returns a function that passes the Services of each desired set to b. It starts the
 // DNS server with the first Service, before the pods of the set get their name servers.
-func desiredServices(b *balancer.Balancer, n *names) func(*podconfig.Merged) {
+func desiredServices(b *balancer.Balancer, n *dnsServer) func(*podconfig.Merged) {
 	return func(m *podconfig.Merged) {
 		services := servicesIn(m)
 		if len(services) > 0 {
@@ -211,7 +211,7 @@ func (*packetFilter) Links(backends []netip.Addr) ([]netip.Prefix, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nft.Links(routes, elsewhere(backends)), nil
+	return nft.Links(routes, withoutOwn(backends)), nil
 }
 
 // Prepare implements balancer.Filter.
@@ -223,10 +223,10 @@ func (f *packetFilter) Prepare(backends []netip.Addr) (loopback6 bool, err error
 	if err != nil {
 		return false, err
 	}
-	backends = elsewhere(backends)
+	backends = withoutOwn(backends)
 	changed, err := nft.Prepare(routes, backends)
 	loopback6, err6 := nft.Loopback6(routes, backends)
-	return loopback6, errors.Join(err, noteDevices(f.lock, changed), err6)
+	return loopback6, errors.Join(err, saveDevices(f.lock, changed), err6)
 }
 
 // Restore implements balancer.Filter. It includes devices that an earlier agent has prepared.
@@ -238,7 +238,7 @@ func (f *packetFilter) Restore() error {
 	if err != nil {
 		return err
 	}
-	devices, err := notedDevices(f.lock)
+	devices, err := savedDevices(f.lock)
 	if err == nil {
 		err = errors.Join(nft.Restore(devices), nft.RestoreLoopback6(routes))
 	}
@@ -248,21 +248,21 @@ func (f *packetFilter) Restore() error {
 	return f.lock.Truncate(0)
 }
 
-// elsewhere returns the endpoints without addresses of the node: pods with hostNetwork have these.
-func elsewhere(backends []netip.Addr) []netip.Addr {
+// withoutOwn returns the endpoints without addresses of the node: pods with hostNetwork have these.
+func withoutOwn(backends []netip.Addr) []netip.Addr {
 	own := localAddresses()
 	return slices.DeleteFunc(slices.Clone(backends), func(b netip.Addr) bool { return slices.Contains(own, b) })
 }
 
-// mostNoted limits the bytes that are read of a list of devices.
-const mostNoted = 1 << 20
+// maxDeviceList limits the bytes that are read of a list of devices.
+const maxDeviceList = 1 << 20
 
-// noteDevices adds names of devices to the list in a file.
-func noteDevices(file *os.File, names []string) error {
+// saveDevices adds names of devices to the list in a file.
+func saveDevices(file *os.File, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	all, err := notedDevices(file)
+	all, err := savedDevices(file)
 	if err != nil {
 		return err
 	}
@@ -271,9 +271,9 @@ func noteDevices(file *os.File, names []string) error {
 	return err
 }
 
-// notedDevices returns the names of devices in a file.
-func notedDevices(file *os.File) ([]string, error) {
-	text, err := io.ReadAll(io.NewSectionReader(file, 0, mostNoted))
+// savedDevices returns the names of devices in a file.
+func savedDevices(file *os.File) ([]string, error) {
+	text, err := io.ReadAll(io.NewSectionReader(file, 0, maxDeviceList))
 	return strings.Fields(string(text)), err
 }
 
@@ -356,9 +356,9 @@ func shownEndpoints(v *service.View) []server.ServiceEndpoint {
 	return out
 }
 
-// withoutServices removes the addresses of the Services of a set that runonce --down removes. If no
+// removeServices removes the addresses of the Services of a set that runonce --down removes. If no
 // pod of this node is left, it removes all rules, routes and addresses of Services.
-func (a *Agent) withoutServices(set *podconfig.Merged) error {
+func (a *Agent) removeServices(set *podconfig.Merged) error {
 	services, store := servicesIn(set), serviceStore{record.NewServices(a.cfg.RootDir)}
 	if len(services) == 0 && !store.Exists() {
 		return nil
@@ -394,13 +394,13 @@ func (a *Agent) clearServices() error {
 	return record.NewServices(a.cfg.RootDir).Remove()
 }
 
-// leaveServices removes all rules, routes and addresses of Services on a machine that joins a
+// joinWithoutServices removes all rules, routes and addresses of Services on a machine that joins a
 // cluster, whose proxy then serves Services. After a failure, the next agent tries again.
-func (a *Agent) leaveServices(remove func() error) {
+func (a *Agent) joinWithoutServices(remove func() error) {
 	if a.cfg.Kubeconfig == "" || !record.NewServices(a.cfg.RootDir).Exists() {
 		return
 	}
-	if err := errors.Join(a.withoutNames(), remove()); err != nil {
+	if err := errors.Join(a.removeDNS(), remove()); err != nil {
 		a.log.Error("Failed to remove the rules of Services, which the proxy of the cluster serves now", "error", err)
 		return
 	}

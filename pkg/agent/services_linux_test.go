@@ -68,7 +68,7 @@ func TestWithoutServices_PodsAreLeft_OtherServicesKeepTheirAddresses(t *testing.
 	store := stored(t, a, "web", "db")
 	web := &pod.Object{Kind: pod.KindService, Key: pod.Key{Namespace: "default", Name: "web"}, Object: &v1.Service{}}
 	set := &podconfig.Merged{Objects: sorted.From([]*pod.Object{web}, func(x, y *pod.Object) int { return x.Key.Compare(y.Key) })}
-	if err := a.withoutServices(set); err != nil {
+	if err := a.removeServices(set); err != nil {
 		t.Fatal(err)
 	}
 	left, err := store.Load()
@@ -77,33 +77,33 @@ func TestWithoutServices_PodsAreLeft_OtherServicesKeepTheirAddresses(t *testing.
 	}
 }
 
-// TestLeaveServices_MachineJoins_RulesGoOnce: without Services or without a cluster, nothing is
+// TestJoinWithoutServices_MachineJoins_RulesGoOnce: without Services or without a cluster, nothing is
 // removed.
-func TestLeaveServices_MachineJoins_RulesGoOnce(t *testing.T) {
+func TestJoinWithoutServices_MachineJoins_RulesGoOnce(t *testing.T) {
 	t.Parallel()
 	a := joining(t, "refuse")
 	a.state.records = record.New(a.cfg.RootDir)
 	calls := 0
 	remove := func() error { calls++; return errors.New("another agent serves Services") }
-	a.leaveServices(remove)
+	a.joinWithoutServices(remove)
 	if calls != 0 {
 		t.Error("without Services")
 	}
 	stored(t, a, "web")
-	a.leaveServices(remove)
-	a.leaveServices(remove)
+	a.joinWithoutServices(remove)
+	a.joinWithoutServices(remove)
 	if calls != 2 {
 		t.Errorf("a failure: %d calls, want 2", calls)
 	}
 	a.cfg.Kubeconfig = ""
-	a.leaveServices(remove)
+	a.joinWithoutServices(remove)
 	if calls != 2 {
 		t.Error("without a cluster")
 	}
 }
 
-// TestNoteDevices_Names_AreReadBackOnce: the same agent and the next one read each name once.
-func TestNoteDevices_Names_AreReadBackOnce(t *testing.T) {
+// TestSaveDevices_Names_AreReadBackOnce: the same agent and the next one read each name once.
+func TestSaveDevices_Names_AreReadBackOnce(t *testing.T) {
 	t.Parallel()
 	file, err := os.OpenFile(filepath.Join(t.TempDir(), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -111,11 +111,11 @@ func TestNoteDevices_Names_AreReadBackOnce(t *testing.T) {
 	}
 	defer file.Close()
 	for _, names := range [][]string{{"veth1", "br0"}, nil, {"br0"}, {"a0"}} {
-		if err := noteDevices(file, names); err != nil {
+		if err := saveDevices(file, names); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, err := notedDevices(file); err != nil || !slices.Equal(got, []string{"a0", "br0", "veth1"}) {
+	if got, err := savedDevices(file); err != nil || !slices.Equal(got, []string{"a0", "br0", "veth1"}) {
 		t.Errorf("%v, %q", err, got)
 	}
 }

@@ -18,7 +18,7 @@ const (
 	// settleEvery is the interval of checks for memory that a burst has left, such as the start of
 	// many pods.
 	settleEvery = 30 * time.Second
-	// settleFrom is the minimum of garbage to free: an idle agent makes less in a minute.
+	// settleFrom is the minimum of spare memory to free: an idle agent makes less in a minute.
 	settleFrom = 2 << 20
 )
 

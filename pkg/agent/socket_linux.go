@@ -76,28 +76,28 @@ func linkSocket(path, to string) error {
 	return os.Rename(next, path)
 }
 
-// documents returns the part of the local server's configuration that shows the feed.
-func documents(cfg Config, live *feed.Live) server.Config {
-	return server.Config{Socket: cfg.ListenPath(), Pods: shown{live}, PodsRead: live.PodsObserved(), Log: cfg.Log}
+// feedConfig returns the part of the local server's configuration that shows the feed.
+func feedConfig(cfg Config, live *feed.Live) server.Config {
+	return server.Config{Socket: cfg.ListenPath(), Pods: podAnswers{live}, PodsRead: live.PodsObserved(), Log: cfg.Log}
 }
 
-// shown implements server.Pods.
-type shown struct{ *feed.Live }
+// podAnswers implements server.Pods.
+type podAnswers struct{ *feed.Live }
 
 // Pod implements server.Pods.
-func (s shown) Pod(namespace, name string) *v1.Pod {
+func (s podAnswers) Pod(namespace, name string) *v1.Pod {
 	found, _ := s.Live.Pod(pod.Key{Namespace: namespace, Name: name})
 	return found
 }
 
 // Sources implements server.Pods.
-func (s shown) Sources() ([]byte, error) {
+func (s podAnswers) Sources() ([]byte, error) {
 	text, err := ui.JSON(ui.NewSourceList(s.Live.Sources()))
 	return []byte(text), err
 }
 
 // Updates implements server.Pods: the updates that a query selects, in the form of watch -o json.
-func (s shown) Updates(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
+func (s podAnswers) Updates(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
 	selected, err := ui.ParseSelection(q)
 	if err != nil {
 		return nil, &server.StatusError{Code: http.StatusBadRequest, Message: err.Error()}

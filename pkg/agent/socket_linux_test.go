@@ -86,7 +86,7 @@ func fedEngine(t testing.TB, log *slog.Logger) (fed, Config, *engine.Engine, hin
 	f := fed{make(chan source.Snapshot)}
 	client := rt.Connect().CRI(cri.Config{Node: "n1", PodLogsDir: cfg.PodLogsDir, Log: log})
 	a := &Agent{cfg: cfg, log: log, state: openState(cfg), runtime: &containerRuntime{Runtime: client, hints: pleg.New(pleg.Config{Runtime: client})}, halts: &halter{}}
-	e := a.engine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}), look.Rules{}, receivers{})
+	e := a.newEngine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}), look.Rules{}, receivers{})
 	runUntilEnd(t, e.Run)
 	return f, cfg, e, a.runtime.hints
 }
@@ -106,7 +106,7 @@ func runUntilEnd(t testing.TB, f func(context.Context) error) {
 // fedAgent is fedEngine with its socket, and a client of that.
 func fedAgent(t testing.TB) (fed, *client.Client) {
 	f, cfg, e, _ := fedEngine(t, slog.New(slog.DiscardHandler))
-	answers := documents(cfg, e.Live())
+	answers := feedConfig(cfg, e.Live())
 	answers.WriteTimeout = 10 * time.Minute // the stuck reader stays connected until the others are done
 	if err := openRun(cfg.Config.Config); err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func followed(ctx context.Context, c *client.Client) iter.Seq2[ui.PodUpdate, err
 // Shows: I5
 func TestSocket_ReaderIsStuck_DelaysNoOther(t *testing.T) {
 	t.Parallel()
-	const updates, others = 1200, 9 // measure 10 of docs/benchmarks.md has a hundred readers
+	const updates, others = 1200, 9 // addServingMetrics 10 of docs/benchmarks.md has a hundred readers
 	f, c := fedAgent(t)
 	f.feed(t, 0, 0)
 	stuck, err := c.Get(t.Context(), "/v1/updates", ui.Selection{Full: true}.Query()) // its lines are long, and soon fill the socket
@@ -158,7 +158,7 @@ func TestSocket_ReaderIsStuck_DelaysNoOther(t *testing.T) {
 	defer stuck.Close()
 	in := json.NewDecoder(stuck)
 	var first ui.PodUpdate
-	if err := in.Decode(&first); err != nil || said(t, first) != 0 { // the reader follows from now on
+	if err := in.Decode(&first); err != nil || numberOf(t, first) != 0 { // the reader follows from now on
 		t.Fatalf("%v, %v", first, err)
 	}
 
@@ -191,13 +191,13 @@ func TestSocket_ReaderIsStuck_DelaysNoOther(t *testing.T) {
 			lost = d.Dropped
 		case op == podconfig.SET && lost > 0 && !set:
 			set = true
-			if n := said(t, d); n <= last {
+			if n := numberOf(t, d); n <= last {
 				t.Errorf("the SET says %d after %d", n, last)
 			} else if n-last != lost {
 				t.Errorf("between %d and the SET, which says %d, not %d are lost", last, n, lost)
 			}
-			last = said(t, d)
-		case len(d.Pods) == 1 && said(t, d) == last+1:
+			last = numberOf(t, d)
+		case len(d.Pods) == 1 && numberOf(t, d) == last+1:
 			last++
 		default:
 			t.Fatalf("after %d: %s %d %v", last, d.Op, d.Dropped, d.Pods)
@@ -208,8 +208,8 @@ func TestSocket_ReaderIsStuck_DelaysNoOther(t *testing.T) {
 	}
 }
 
-// said returns the number in a document's pod.
-func said(t testing.TB, d ui.PodUpdate) (n int) {
+// numberOf returns the number in a document's pod.
+func numberOf(t testing.TB, d ui.PodUpdate) (n int) {
 	if _, err := fmt.Sscan(d.Pods[0].Object.Annotations["n"], &n); err != nil {
 		t.Fatal(err)
 	}

@@ -18,13 +18,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/sink/journal"
 )
 
-// state has the stores below the root directory, with their content from an earlier agent.
+// state has the stores below the root directory, and their content when the agent started.
 type state struct {
 	records *record.Records
 	sets    *record.Split
 	journal *journal.Journal
-	kept    []pod.Record
-	// reported are the pods with their last statuses; before has only the statuses.
+	kept    []pod.Record // of the previous agent
+	// reported are the pods with their last statuses from the previous agent; before has only the
+	// statuses.
 	reported map[pod.Key]*v1.Pod
 	before   map[pod.Key]v1.PodStatus
 }
@@ -63,9 +64,9 @@ func (a *Agent) lastGood() map[string]podconfig.Restored {
 	return look.SetsByLayer(sets)
 }
 
-// newSets returns the store of last good sets: below the root directory, with Secrets encrypted.
-// Sets with Secrets of an API server are in a tmpfs, and so do not outlive the machine's run. They
-// are on a disk only if pods may start without the server.
+// newSets returns the store of last good sets: below the root directory, with Secrets encrypted. If
+// pods may not start without the API server, sets with its Secrets are in a tmpfs, and do not
+// survive a reboot.
 func newSets(cfg Config) *record.Split {
 	var memory *record.Sets
 	key := cfg.SetsKey()

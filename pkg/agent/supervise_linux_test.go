@@ -38,7 +38,7 @@ func TestF7_ServeAsksEveryPart(t *testing.T) {
 	} {
 		a := &Agent{cfg: cfg, log: log, runtime: &containerRuntime{hints: c.hints}}
 		got := ""
-		if err := a.supervise(c.engine, nil).check(t.Context(), c.limit); err != nil {
+		if err := a.newSupervisor(c.engine, nil).check(t.Context(), c.limit); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {

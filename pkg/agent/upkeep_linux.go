@@ -42,10 +42,10 @@ func (p *pressures) get() []v1.NodeConditionType {
 	return p.now
 }
 
-// upkeepOf makes the upkeep of this node. The caller calls closeAlarm when the upkeep has ended.
-func (a *Agent) upkeepOf(e *engine.Engine, m *member, images *image.Inventory, measured *stats.Stats) (up *upkeep.Upkeep, closeAlarm func()) {
+// newUpkeep makes the upkeep of this node. The caller calls closeAlarm when the upkeep has ended.
+func (a *Agent) newUpkeep(e *engine.Engine, m *member, images *image.Inventory, measured *stats.Stats) (up *upkeep.Upkeep, closeAlarm func()) {
 	policy := evictPolicy(a.cfg)
-	at := a.levels()
+	at := a.newLevels()
 	var wake <-chan struct{}
 	closeAlarm = func() {}
 	if a.cfg.KernelMemcgNotification && os.Geteuid() == 0 {
@@ -70,7 +70,7 @@ func (a *Agent) upkeepOf(e *engine.Engine, m *member, images *image.Inventory, m
 			levels: at, runtime: a.runtime.Runtime, images: images, usage: measured.Usage, pods: live.Pods, observed: live.PodsObserved(), rootDir: a.cfg.RootDir,
 		},
 		Actor: nodeActor{a.runtime.Runtime, images, func(ctx context.Context, key pod.Key, v upkeep.Eviction) error {
-			ctx, stop := context.WithTimeout(ctx, evictWithin)
+			ctx, stop := context.WithTimeout(ctx, evictTimeout)
 			defer stop()
 			return e.Evict(ctx, key, engine.Eviction{UID: v.UID, Grace: v.Grace, Message: v.Message, Cause: v.Cause, Condition: v.Condition})
 		}},
@@ -82,8 +82,8 @@ func (a *Agent) upkeepOf(e *engine.Engine, m *member, images *image.Inventory, m
 	}), closeAlarm
 }
 
-// levels returns the levels of this node.
-func (a *Agent) levels() *levels {
+// newLevels returns the part that measures the levels of this node.
+func (a *Agent) newLevels() *levels {
 	place := func() string {
 		at, ok := a.groups.PlaceOfAll()
 		if !ok || os.Geteuid() != 0 {
@@ -168,15 +168,15 @@ func (l *levels) Levels(ctx context.Context) (reclaim.Node, error) {
 	return n, errors.Join(err, unknown)
 }
 
-// evictWithin limits how long a round waits until the sync loop has recorded an eviction.
-const evictWithin = 10 * time.Second
+// evictTimeout limits how long a round waits until the sync loop has recorded an eviction.
+const evictTimeout = 10 * time.Second
 
-// findWithin limits how long a round waits for the runtime. A hanging runtime must not delay an
+// filesystemsTimeout limits how long a round waits for the runtime. A hanging runtime must not delay an
 // eviction for memory.
-const findWithin = time.Second
+const filesystemsTimeout = time.Second
 
 func (l *levels) find(ctx context.Context) error {
-	ctx, stop := context.WithTimeout(ctx, findWithin)
+	ctx, stop := context.WithTimeout(ctx, filesystemsTimeout)
 	defer stop()
 	images, layers, err := l.runtime.Filesystems(ctx)
 	if err != nil {
@@ -197,9 +197,9 @@ type nodeObserver struct {
 	rootDir  string
 }
 
-// usageWithin limits how long a round waits for the usage of pods. The measurement continues in the
+// usageTimeout limits how long a round waits for the usage of pods. The measurement continues in the
 // next round.
-const usageWithin = 10 * time.Second
+const usageTimeout = 10 * time.Second
 
 // Observe implements upkeep.Observer.
 func (o nodeObserver) Observe(ctx context.Context, disks bool) (n reclaim.Node, err error) {
@@ -243,7 +243,7 @@ func (o nodeObserver) Observe(ctx context.Context, disks bool) (n reclaim.Node, 
 }
 
 func (o nodeObserver) usageOf(ctx context.Context, disks bool) (map[string]stats.PodUsage, error) {
-	ctx, stop := context.WithTimeout(ctx, usageWithin)
+	ctx, stop := context.WithTimeout(ctx, usageTimeout)
 	defer stop()
 	return o.usage(ctx, disks)
 }

@@ -98,13 +98,13 @@ func TestRunningPod_SpecStatusAndUsage_AreWhatAnEvictionRanksBy(t *testing.T) {
 	}
 }
 
-// asked is a runtime that is asked for its file systems.
-type asked struct {
+// filesystemRuntime is a runtime that is asked for its file systems.
+type filesystemRuntime struct {
 	calls int
 	fails bool
 }
 
-func (a *asked) Filesystems(context.Context) (images, containers pod.Filesystem, err error) {
+func (a *filesystemRuntime) Filesystems(context.Context) (images, containers pod.Filesystem, err error) {
 	if a.calls++; a.fails {
 		return images, containers, errors.New("the runtime does not answer")
 	}
@@ -117,7 +117,7 @@ func (a *asked) Filesystems(context.Context) (images, containers pod.Filesystem,
 // Shows: C-1.35.1
 func TestLevels_RuntimeAnsweredOnce_IsNotAskedAgain(t *testing.T) {
 	t.Parallel()
-	rt := &asked{fails: true}
+	rt := &filesystemRuntime{fails: true}
 	measured, places := 0, []string{"/second", ""} // in the order of their calls from the end
 	place := func() string {
 		last := len(places) - 1

@@ -23,17 +23,16 @@ import (
 )
 
 const (
-	// askRegistry is the time limit for the answer of a registry, and askName for the name server
-	// after it.
-	askRegistry, askName = 2 * time.Second, time.Second
-	// askServer is the time limit for the API server's answer about a pod. watchLag is how much
-	// later the watch may show that version.
-	askServer, watchLag = 2 * time.Second, time.Second
-	// agentHangsAfter is the duration from which a report about a pod names a call of the agent as
-	// a whole.
+	// registryTimeout is the time limit for the answer of a registry, and nameServerTimeout for the
+	// answer of a name server after it.
+	registryTimeout, nameServerTimeout = 2 * time.Second, time.Second
+	// apiServerTimeout is the time limit for the API server's answer about a pod. watchDelay is how
+	// much later the watch may show the version in that answer.
+	apiServerTimeout, watchDelay = 2 * time.Second, time.Second
+	// agentHangsAfter is the minimum duration of a call of the agent itself in a report about a pod.
 	agentHangsAfter = 5 * time.Second
-	// watchSilentAfter is the time without an event after which a report about a pod of an API
-	// server names the watch: servers send a bookmark about every minute.
+	// watchSilentAfter is the time without an event after which a report names the watch of an API
+	// server's pod. Servers send a bookmark about every minute.
 	watchSilentAfter = 90 * time.Second
 	// maxWarnings limits the events in a report.
 	maxWarnings = 3
@@ -129,7 +128,7 @@ func (e explainer) server(ctx context.Context, key pod.Key, desired *pod.Spec) *
 	if e.pods == nil {
 		return nil
 	}
-	asked, cancel := context.WithTimeout(ctx, askServer)
+	asked, cancel := context.WithTimeout(ctx, apiServerTimeout)
 	defer cancel()
 	served, err := e.pods.Pod(asked, strings.ToLower(e.cfg.NodeName), key.Namespace, key.Name)
 	s := &activity.Server{Host: e.host()}
@@ -140,8 +139,8 @@ func (e explainer) server(ctx context.Context, key pod.Key, desired *pod.Spec) *
 	case err != nil, desired == nil && served == nil:
 		return nil
 	}
-	if s.Error = e.behind(served, key); s.Error != "" && backoff.Sleep(ctx, watchLag) {
-		s.Error = e.behind(served, key)
+	if s.Error = e.missingVersion(served, key); s.Error != "" && backoff.Sleep(ctx, watchDelay) {
+		s.Error = e.missingVersion(served, key)
 	}
 	if s.Error == "" {
 		return nil
@@ -149,9 +148,9 @@ func (e explainer) server(ctx context.Context, key pod.Key, desired *pod.Spec) *
 	return s
 }
 
-// behind returns a text with the version of a pod that the watch has not shown; "" if the watch has
-// shown the server's version. served is the server's version, nil if there is none.
-func (e explainer) behind(served *v1.Pod, key pod.Key) string {
+// missingVersion returns a text with the version of a pod that the watch has not shown; "" if the
+// watch has shown the server's version. served is the server's version, nil if there is none.
+func (e explainer) missingVersion(served *v1.Pod, key pod.Key) string {
 	all := e.board.Calls(pod.Key{})
 	i := slices.IndexFunc(all, func(c activity.Call) bool { return c.Kind == activity.Watch && c.Target == podsWatch })
 	switch {
@@ -160,9 +159,9 @@ func (e explainer) behind(served *v1.Pod, key pod.Key) string {
 	case i < 0:
 		return "the agent does not watch its pods now"
 	case served == nil:
-		return "it has deleted the pod, and " + e.silence(all[i])
+		return "it has deleted the pod, and " + e.lastShown(all[i])
 	case apiclient.Older(all[i].Version, served.ResourceVersion):
-		return "it has version " + served.ResourceVersion + " of the pod, and " + e.silence(all[i])
+		return "it has version " + served.ResourceVersion + " of the pod, and " + e.lastShown(all[i])
 	}
 	return ""
 }
@@ -170,7 +169,7 @@ func (e explainer) behind(served *v1.Pod, key pod.Key) string {
 // podsWatch is the target of the watch of this node's pods.
 const podsWatch = "pods/"
 
-func (e explainer) silence(watch activity.Call) string {
+func (e explainer) lastShown(watch activity.Call) string {
 	return "the watch has shown nothing newer than version " + watch.Version + " for " + time.Since(watch.Since).Truncate(time.Second).String()
 }
 
@@ -250,7 +249,7 @@ func (e explainer) registry(ctx context.Context, c activity.Call) activity.Regis
 			return r
 		}
 	}
-	asked, cancel := context.WithTimeout(ctx, askRegistry)
+	asked, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
 	if e.answers(asked, c.Host) {
 		return r
@@ -260,7 +259,7 @@ func (e explainer) registry(ctx context.Context, c activity.Call) activity.Regis
 	if host, _, err := net.SplitHostPort(name); err == nil {
 		name = host
 	}
-	named, cancel := context.WithTimeout(ctx, askName)
+	named, cancel := context.WithTimeout(ctx, nameServerTimeout)
 	defer cancel()
 	_, err := e.lookup(named, name)
 	switch dns, _ := errors.AsType[*net.DNSError](err); {

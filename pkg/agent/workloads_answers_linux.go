@@ -102,7 +102,7 @@ func (w workloadAnswers) ChangeWorkload(ctx context.Context, of server.WorkloadR
 	return result, err
 }
 
-// The limits of the kept logs of rolled back versions.
+// The limits of the logs that are kept of versions that were rolled back.
 const (
 	keptVersions = 3  // for each workload
 	keptPods     = 10 // for each version
@@ -113,7 +113,7 @@ const (
 // returns after a time limit, and the copy continues.
 func (a *Agent) keepLogs(o *pod.Object, failed workload.FailedVersion) {
 	to := record.NewWorkloads(a.cfg.RootDir).Logs(o.ObjectKey())
-	err := a.keeping.Do(context.Background(), o.ObjectKey().String(), keepTimeout, func() error {
+	err := a.logCopies.Do(context.Background(), o.ObjectKey().String(), keepTimeout, func() error {
 		var errs []error
 		version := filepath.Join(to, strconv.FormatInt(failed.Number, 10))
 		for _, s := range failed.Pods[:min(len(failed.Pods), keptPods)] {

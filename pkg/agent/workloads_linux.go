@@ -20,9 +20,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
-// workloads makes the Controller of workloads. once is true for runonce: CronJobs then start no
+// newController makes the Controller of workloads. once is true for runonce: CronJobs then start no
 // Jobs. rules returns the rules of the sources; its first call comes with the first workload.
-func (a *Agent) workloads(once bool, rules func() look.Rules) *controller.Controller {
+func (a *Agent) newController(once bool, rules func() look.Rules) *controller.Controller {
 	return controller.New(controller.Config{
 		Node: a.cfg.NodeName, Recorded: a.cfg.RecordedPods(a.state.kept, a.state.reported), Store: record.NewWorkloads(a.cfg.RootDir),
 		Live: true, NoSchedules: once, Event: a.workloadEvent, Log: a.log, Keep: a.keepLogs,
@@ -35,8 +35,8 @@ func (a *Agent) workloadEvent(o *pod.Object, e workload.Event) {
 	a.events.ObjectEvent(v1.ObjectReference{Kind: o.Kind, APIVersion: pod.WorkloadAPIVersion(o.Kind), Namespace: o.Namespace, Name: o.Name}, e.Type, e.Reason, e.Message)
 }
 
-// keptBy returns the receivers of a serving agent with workloads.
-func (to receivers) keptBy(w *controller.Controller) receivers {
+// withWorkloads adds the controller of workloads to the receivers.
+func (to receivers) withWorkloads(w *controller.Controller) receivers {
 	synced := to.synced
 	to.listeners = append(slices.Clone(to.listeners), w)
 	to.synced = func() {

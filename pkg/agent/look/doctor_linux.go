@@ -70,7 +70,7 @@ func (c Config) AskRuntime(ctx context.Context) doctor.Runtime {
 		return d
 	}
 	defer r.Close()
-	ctx, cancel := context.WithTimeout(ctx, c.Patience)
+	ctx, cancel := context.WithTimeout(ctx, c.RuntimeTimeout)
 	defer cancel()
 	ready, err := r.Ready(ctx)
 	if err != nil {

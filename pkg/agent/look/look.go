@@ -2,8 +2,8 @@
 // container runtime of this machine, and an agent's files below the root directory. Commands that
 // run beside an agent or without one use it. An agent reads its sources with it, too.
 //
-// The package imports nothing that acts on pods. It shows the runtime as a plan.Observer, which has
-// no method that changes anything.
+// The package uses the runtime as a plan.Observer, which has no method that changes anything. Only
+// Config.Connect returns a client that can change the runtime, for package agent.
 package look
 
 import (
@@ -22,7 +22,7 @@ import (
 // Config is the configuration of a command.
 type Config struct {
 	config.Config
-	// PolicyGiven says that a flag names the source policy. An empty name is then an error.
+	// PolicyGiven says that --source-policy is set. An empty name is then an error.
 	PolicyGiven bool
 	Stdin       io.Reader
 	// Owners are the users other than root that may own manifests, policies and image archives.
@@ -31,9 +31,9 @@ type Config struct {
 	UserAgent string
 	// Notice receives notices about the result that are not errors.
 	Notice func(text string)
-	// Patience is how long a command waits for an optional answer of the runtime.
-	Patience time.Duration
-	Log      *slog.Logger
+	// RuntimeTimeout is how long a command waits for an optional answer of the runtime.
+	RuntimeTimeout time.Duration
+	Log            *slog.Logger
 	// RuntimeLog is the logger of the container runtime's clients.
 	RuntimeLog *slog.Logger
 }

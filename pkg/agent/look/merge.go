@@ -17,8 +17,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/file"
 )
 
-// Manifests reads the sources of -f once, and returns their set without pods of workloads, and the
-// sources. kept are an agent's records: a rejected pod keeps its recorded version.
+// Manifests reads the sources of -f once. It returns their set, without pods of workloads, and the
+// sources. kept has an agent's records: a rejected pod keeps its recorded version.
 func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Merged, Sources, error) {
 	sources, err := c.Sources(Reading{Recorded: c.Specs(kept), Permissions: file.Warn})
 	if err != nil {
@@ -28,10 +28,11 @@ func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Me
 	return set, sources, err
 }
 
-// Merge reads all sources once, after this process has given up its other rights.
+// Merge reads all sources once. Before that, this process gives up all rights that reading does not
+// need.
 func (c Config) Merge(ctx context.Context) (*podconfig.Merged, error) {
 	workloads := c.newWorkloads()
-	sources, err := c.Sources(Reading{Permissions: file.Warn, Watched: true, Expander: workloads})
+	sources, err := c.Sources(Reading{Permissions: file.Say, EtcdAndAPI: true, Expander: workloads})
 	if err != nil {
 		return nil, err
 	}
@@ -53,17 +54,17 @@ func (s Sources) once(ctx context.Context) (*podconfig.Merged, error) {
 
 // Updates follows all sources, until ctx ends or no source can change any more.
 func (c Config) Updates(ctx context.Context, mode podconfig.Mode) (iter.Seq[feed.Update], error) {
-	sources, err := c.Sources(Reading{Mode: mode, Permissions: file.Warn, Watched: true, Expander: c.newWorkloads()})
+	sources, err := c.Sources(Reading{Mode: mode, Permissions: file.Say, EtcdAndAPI: true, Expander: c.newWorkloads()})
 	if err != nil {
 		return nil, err
 	}
 	return feed.Watch(ctx, sources.Config), nil
 }
 
-// DryRun returns the changes that serving the set would make. It compares the set with the pods of
-// this machine ("auto", or "runtime", which makes an unavailable runtime an error), with nothing
-// ("none"), or with a file that merge has saved. This process gives up its rights before it reads
-// sources, records and the file's content.
+// DryRun returns the changes that serving the set would make. With against "auto" or "runtime", it
+// compares the set with the pods of this machine. With "none" it compares the set with nothing, else
+// with a file that merge has saved. If the runtime is not available, "runtime" is an error. This
+// process gives up its rights before it parses sources, records and the file.
 func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forecast, err error) {
 	var o forecast.Options
 	var saved []byte
@@ -88,18 +89,18 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 		}
 	default:
 		var err error
-		if saved, err = readAtMost(against, largestSaved); err != nil {
+		if saved, err = readAtMost(against, maxSavedSize); err != nil {
 			return none, Fail(Failure, err, "--against takes auto, runtime, none, or a set saved by 'nodectl merge'")
 		}
 	}
 	if err := c.confine(); err != nil {
 		return none, err
 	}
-	r, workloads := Reading{Permissions: file.Warn, Watched: true}, c.newWorkloads()
+	r, workloads := Reading{Permissions: file.Say, EtcdAndAPI: true}, c.newWorkloads()
 	if o.Observer != nil {
-		o.Records = c.keptHere()
-		workloads = c.agentWorkloads(o.Records)
-		r.Recorded = c.Specs(o.Records)
+		o.Kept = c.recordsHere()
+		workloads = c.agentWorkloads(o.Kept)
+		r.Kept = c.Specs(o.Kept)
 		sets, err := lastSets()
 		if err != nil {
 			c.Notice("some of what the agent kept of its sources cannot be read: " + err.Error())
@@ -141,10 +142,10 @@ func (c Config) confine() error {
 	return confine.Reading(len(c.EtcdEndpoints) > 0 || slices.ContainsFunc(c.SourceNames(), config.IsURL))
 }
 
-// keptHere returns the agent's records of its pods. It replaces the names of sources by those of
-// this command line.
-func (c Config) keptHere() []pod.Record {
-	kept, err := c.Records()
+// recordsHere returns the agent's records of its pods, with the names of sources on this command
+// line.
+func (c Config) recordsHere() []pod.Record {
+	kept, err := c.Kept()
 	if err != nil {
 		c.Notice("some of what the agent kept cannot be read, so pods are compared by hash: " + err.Error())
 	}
@@ -158,10 +159,10 @@ func (c Config) keptHere() []pod.Record {
 	return kept
 }
 
-// largestSaved is the maximal size of a saved set: far more than all sources of a machine.
-const largestSaved = 256 << 20
+// maxSavedSize is the maximal size of a saved set: much more than all sources of a machine have.
+const maxSavedSize = 256 << 20
 
-// readAtMost reads a file of at most that many bytes.
+// readAtMost reads a file. It returns an error if the file has more than most bytes.
 func readAtMost(path string, most int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -51,8 +51,8 @@ func (g Given) AsWritten(path string) string {
 	return path
 }
 
-// here replaces the absolute paths that serve and runonce record in an origin by the
-// paths given to this command.
+// here replaces the absolute paths in an origin, which serve and runonce have recorded, by the paths
+// on this command line.
 func (c Config) here(o pod.Origin) pod.Origin {
 	names := c.SourceNames()
 	switch o.Source {
@@ -78,8 +78,7 @@ func (c Config) here(o pod.Origin) pod.Origin {
 	return o
 }
 
-// Specs returns the agent's recorded pods. In their origins, layers have the names of this command
-// line.
+// Specs returns the recorded specs of an agent, with the names of layers on this command line.
 func (c Config) Specs(kept []pod.Record) []*pod.Spec {
 	var specs []*pod.Spec
 	for _, r := range kept {

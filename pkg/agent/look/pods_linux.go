@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// Pods returns every pod of this node with its status, sorted, without an agent. It reads the last
+// Pods returns every pod of this node with its status, sorted. It needs no agent: it reads the last
 // reported statuses from the journal, and updates them if the runtime answers.
 func (c Config) Pods(ctx context.Context) ([]v1.Pod, error) {
 	entries, err := journal.Read(filepath.Join(c.RootDir, "journal.jsonl"))

@@ -48,7 +48,7 @@ func (c Config) sourcePolicy() (*policy.Policy, error) {
 // could write or replace the file.
 func readPolicy(path string, owners []int) ([]byte, error) {
 	wrong := func(err error, hint string) error {
-		if at, ok := errors.AsType[*fs.PathError](err); ok { // without the operation of package trust
+		if at, ok := errors.AsType[*fs.PathError](err); ok { // omit the operation
 			err = fmt.Errorf("%s: %w", path, at.Err)
 		}
 		return Fail(Usage, fmt.Errorf("--source-policy: %w", err), hint)
@@ -103,24 +103,24 @@ func readPolicy(path string, owners []int) ([]byte, error) {
 // Rules are the source policy of a node; the zero Rules allow everything.
 type Rules struct{ policy *policy.Policy }
 
-// held returns the sources with the policy applied, or unchanged without one.
-func (r Rules) held(all []source.Source) []source.Source {
+// underPolicy returns the sources with the policy applied, or unchanged without a policy.
+func (r Rules) underPolicy(all []source.Source) []source.Source {
 	if r.policy == nil {
 		return all
 	}
 	for i, s := range all {
 		kind, location, _ := strings.Cut(s.Name(), ":")
-		all[i] = policy.Source(s, r.policy, kind, judgedLocation(kind, location))
+		all[i] = policy.Source(s, r.policy, kind, policyLocation(kind, location))
 	}
 	return all
 }
 
-// heldSets returns last good sets without the config objects and workloads that the policy forbids,
-// because the policy may be newer than the sets. Otherwise, such an object would stay while its
-// source does not answer: a config object would hide the allowed object of a later source, and a
-// workload would make pods. A forbidden pod stays in the set, because it may run: see Forbids. The
-// pods of a forbidden workload stay, too: the set names the workload.
-func (r Rules) heldSets(sets map[string]podconfig.Restored) map[string]podconfig.Restored {
+// withoutForbidden returns last good sets without the config objects and workloads that the policy
+// forbids: the policy may be newer than the sets. Otherwise such an object would stay while its source
+// does not answer. A config object would then hide the allowed object of a later source, and a
+// workload would have pods. A forbidden pod stays in the set, because it may run: see Forbids. The
+// pods of a forbidden workload stay, too, and the set has the workload in Forbidden.
+func (r Rules) withoutForbidden(sets map[string]podconfig.Restored) map[string]podconfig.Restored {
 	if r.policy == nil {
 		return sets
 	}
@@ -130,7 +130,7 @@ func (r Rules) heldSets(sets map[string]podconfig.Restored) map[string]podconfig
 		for i := range set.Files {
 			f := &set.Files[i]
 			f.Objects = slices.DeleteFunc(slices.Clone(f.Objects), func(o *pod.Object) bool {
-				if len(r.policy.JudgeObject(o, judgedLocation(o.Origin.Source, o.Origin.Location))) == 0 {
+				if len(r.policy.JudgeObject(o, policyLocation(o.Origin.Source, o.Origin.Location))) == 0 {
 					return false
 				}
 				if pod.IsWorkload(o.Kind) {
@@ -144,8 +144,8 @@ func (r Rules) heldSets(sets map[string]podconfig.Restored) map[string]podconfig
 	return out
 }
 
-// judgedLocation returns the location of a source in the form of policies: with an absolute path.
-func judgedLocation(kind, location string) string {
+// policyLocation returns the location of a source in the form of policies: with an absolute path.
+func policyLocation(kind, location string) string {
 	if kind == "file" || kind == pod.SourceAPI {
 		if abs, err := filepath.Abs(location); err == nil {
 			return abs
@@ -154,26 +154,27 @@ func judgedLocation(kind, location string) string {
 	return location
 }
 
-// Forbids returns the reason why no container of a pod may start, or "". The policy may be newer
-// than the record of the pod, and the agent that wrote the record may not have validated it.
+// Forbids returns the reason why no container of a pod may start, or "". It also validates the pod:
+// the policy may be newer than the pod's record, and an earlier agent may have written the record
+// without validation.
 func (r Rules) Forbids(want *pod.Spec) string {
 	problems := append(pod.IdentityProblems(want.Pod), pod.StructureProblems(&want.Pod.Spec)...)
 	if r.policy != nil {
-		problems = append(problems, r.policy.Judge(want, judgedLocation(want.Origin.Source, want.Origin.Location))...)
+		problems = append(problems, r.policy.Judge(want, policyLocation(want.Origin.Source, want.Origin.Location))...)
 	}
 	return firstProblem(problems)
 }
 
-// ForbidsWorkload returns the reason why a workload may not have its content, or "". A command or
-// an override may have changed the content of the source.
+// ForbidsWorkload returns the reason why the policy forbids a workload, or "". The workload may differ
+// from its source by a command or an override.
 func (r Rules) ForbidsWorkload(o *pod.Object) string {
 	if r.policy == nil {
 		return ""
 	}
-	return firstProblem(r.policy.JudgeObject(o, judgedLocation(o.Origin.Source, o.Origin.Location)))
+	return firstProblem(r.policy.JudgeObject(o, policyLocation(o.Origin.Source, o.Origin.Location)))
 }
 
-// Allows returns an error if a volume of a pod must not mount a path of this node; followed
+// Allows returns an error if a volume of a pod must not mount a path of this node. followed
 // means that the links of the path are resolved.
 func (r Rules) Allows(want *pod.Spec, volume string, at *v1.HostPathVolumeSource, followed bool) error {
 	if r.policy == nil {
@@ -188,7 +189,7 @@ func (r Rules) Allows(want *pod.Spec, volume string, at *v1.HostPathVolumeSource
 			return prefix
 		}
 	}
-	if why := firstProblem(r.policy.JudgePath(want, judgedLocation(want.Origin.Source, want.Origin.Location), volume, at, follow)); why != "" {
+	if why := firstProblem(r.policy.JudgePath(want, policyLocation(want.Origin.Source, want.Origin.Location), volume, at, follow)); why != "" {
 		return errors.New(why)
 	}
 	return nil

@@ -60,7 +60,7 @@ func TestHeldSets_ObjectThatThePolicyForbids_IsNotRestored(t *testing.T) {
 		"http:u":   {Files: []pod.LastGoodSet{{File: "u", Objects: []*pod.Object{object("http", "u", "x")}}}},
 		"file:/no": {Files: []pod.LastGoodSet{{File: "/no/a", Objects: []*pod.Object{object("file", "/no", "web")}}}},
 	}
-	held := r.heldSets(sets)
+	held := r.withoutForbidden(sets)
 	if f := held["file:/m"].Files[0]; len(f.Pods) != 1 || len(f.Objects) != 1 || f.Objects[0].Namespace != "web" {
 		t.Errorf("of a source with a rule: %+v", f)
 	}
@@ -70,7 +70,7 @@ func TestHeldSets_ObjectThatThePolicyForbids_IsNotRestored(t *testing.T) {
 	if f := held["file:/no"].Files[0]; len(f.Objects) != 0 {
 		t.Errorf("of a source without a rule: %+v", f)
 	}
-	if len(sets["file:/m"].Files[0].Objects) != 2 || len(Rules{}.heldSets(sets)["file:/m"].Files[0].Objects) != 2 {
+	if len(sets["file:/m"].Files[0].Objects) != 2 || len(Rules{}.withoutForbidden(sets)["file:/m"].Files[0].Objects) != 2 {
 		t.Error("the set itself, and one without a policy, keep all")
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// writers describes how users other than root and owners can write a policy, or replace it in a
-// directory. fix is the command that prevents it.
+// writers returns a text if users other than root and owners can write the file of a policy, or
+// replace it in a directory. fix is the command that prevents it.
 func writers(st fs.FileInfo, owners []int) (what, fix string) {
 	mode, others := st.Mode(), fs.FileMode(0o022)
 	switch {

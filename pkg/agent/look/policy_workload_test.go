@@ -51,9 +51,9 @@ func (a answering) Sets(context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// A privileged template of a restricted source enters the set neither from its file, nor from a
-// last good set that an agent without the policy has stored, while the source is away or its
-// file is broken.
+// A privileged template of a restricted source does not enter the set. It comes from its file, or
+// from a last good set that an agent without the policy has stored, while the source cannot be read or
+// its file is invalid.
 //
 // Shows: D1
 func TestRules_PrivilegedTemplate_NeverEnters(t *testing.T) {
@@ -66,14 +66,14 @@ func TestRules_PrivilegedTemplate_NeverEnters(t *testing.T) {
 		"the file is broken": {file: source.File{File: "/m/web.yaml", Incomplete: true, Problems: []pod.Problem{{File: "/m/web.yaml", Msg: "not YAML"}}}},
 		"the source is away": {err: errors.New("away")},
 	} {
-		for _, restored := range []map[string]podconfig.Restored{nil, r.heldSets(sets)} {
-			c := podconfig.New(podconfig.Config{Sources: r.held([]source.Source{a}), Visible: r.Visible(), Restored: restored})
+		for _, restored := range []map[string]podconfig.Restored{nil, r.withoutForbidden(sets)} {
+			c := podconfig.New(podconfig.Config{Sources: r.underPolicy([]source.Source{a}), Visible: r.Visible(), Restored: restored})
 			if m := c.Once(t.Context()); m.Objects.Len() > 0 || m.Pods.Len() > 0 {
 				t.Errorf("%s: %d objects, %d pods", name, m.Objects.Len(), m.Pods.Len())
 			}
 		}
 	}
-	if len(Rules{}.heldSets(sets)["file:/m"].Files[0].Objects) != 1 {
+	if len(Rules{}.withoutForbidden(sets)["file:/m"].Files[0].Objects) != 1 {
 		t.Error("without a policy the set is as it was stored")
 	}
 }
@@ -162,7 +162,7 @@ func TestForbids_RunningPodsOfAWorkload_StayBesideOtherObjects(t *testing.T) {
 		"removed before":           {[]*pod.Object{config}, source.File{File: "/m/web.yaml", Objects: []*pod.Object{config}}, 0},
 	} {
 		sets := map[string]podconfig.Restored{"file:/m": {At: time.Unix(1, 0), Files: []pod.LastGoodSet{{File: "/m/web.yaml", Objects: c.stored}}}}
-		p := podconfig.New(podconfig.Config{Sources: r.held([]source.Source{answering{file: c.file}}), Visible: r.Visible(), Recorded: running, Restored: r.heldSets(sets)})
+		p := podconfig.New(podconfig.Config{Sources: r.underPolicy([]source.Source{answering{file: c.file}}), Visible: r.Visible(), Kept: running, Restored: r.withoutForbidden(sets)})
 		m := p.Once(t.Context())
 		if m.Pods.Len() != c.want {
 			t.Errorf("%s: %d pods, want %d", name, m.Pods.Len(), c.want)

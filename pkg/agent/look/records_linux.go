@@ -56,7 +56,7 @@ func (c Config) reported() map[pod.Key]*v1.Pod {
 	return pods
 }
 
-// SetsKey is the key of the Secrets in last good sets, beside the root directory.
+// SetsKey returns the key of the Secrets in last good sets. Its file is beside the root directory.
 func (c Config) SetsKey() *record.Key {
 	creds := ""
 	if os.Geteuid() == 0 { // systemd-creds prompts other users
@@ -65,8 +65,8 @@ func (c Config) SetsKey() *record.Key {
 	return record.NewKey(c.RootDir, creds)
 }
 
-// lastSets opens the key of last good sets, which may execute a program. read reads the last
-// good set of each of the agent's layers.
+// lastSets opens the key of last good sets, which may execute a program. The function read reads the
+// last good set of each of the agent's layers.
 func (c Config) lastSets() (read func() (map[string]podconfig.Restored, error)) {
 	key := c.SetsKey()
 	failed := key.Open()

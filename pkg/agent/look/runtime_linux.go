@@ -30,8 +30,8 @@ func (c Config) observe(ctx context.Context) (machine, error) {
 	return r, nil
 }
 
-// Connect connects to the runtime that serve would use and that answers now. It starts
-// nothing. The error names the endpoints that it tried.
+// Connect connects to the runtime that serve would use. It starts nothing. If no runtime answers,
+// the error names the endpoints that it tried.
 func (c Config) Connect(ctx context.Context) (*cri.Runtime, error) {
 	found, err := c.Discover(ctx)
 	if ctx.Err() != nil {
@@ -45,7 +45,7 @@ func (c Config) Connect(ctx context.Context) (*cri.Runtime, error) {
 	if dialled != nil {
 		return nil, dialled
 	}
-	ask, cancel := context.WithTimeout(ctx, c.Patience)
+	ask, cancel := context.WithTimeout(ctx, c.RuntimeTimeout)
 	defer cancel()
 	_, silent := r.Ready(ask)
 	switch {

@@ -26,17 +26,15 @@ import (
 // Reading configures how an agent or a command reads the sources.
 type Reading struct {
 	Mode podconfig.Mode
-	// Recorded and Restored are the agent's records of running pods, and the last good set of
-	// each layer.
-	Recorded []*pod.Spec
+	// Kept has the specs in the agent's records of pods, Restored the last good set of each layer.
+	Kept     []*pod.Spec
 	Restored map[string]podconfig.Restored
 	// Expander makes the pods of workloads; nil makes none.
 	Expander podconfig.Expander
-	// Permissions decides about manifests that other users can write.
+	// Permissions says how to treat manifests that other users can write.
 	Permissions file.Permissions
-	// Watched says that the caller watches the sources. Without it, Sources leaves out the API
-	// server and etcd, which can only be watched.
-	Watched bool
+	// EtcdAndAPI adds the configured etcd and API server to the sources.
+	EtcdAndAPI bool
 	// API is the API client of an agent. If it is nil, the source has a client of its own, and
 	// leaves out the objects that only running pods need.
 	API *API
@@ -72,13 +70,13 @@ func (c Config) Sources(r Reading) (Sources, error) {
 	rules := Rules{policy}
 	return Sources{
 		Config: podconfig.New(podconfig.Config{
-			Sources: rules.held(all), Visible: rules.Visible(), Mode: r.Mode, Recorded: r.Recorded, Restored: rules.heldSets(r.Restored), Expander: r.Expander, Log: c.Log,
+			Sources: rules.underPolicy(all), Visible: rules.Visible(), Mode: r.Mode, Kept: r.Kept, Restored: rules.withoutForbidden(r.Restored), Expander: r.Expander, Log: c.Log,
 		}),
 		Rules: rules,
 	}, nil
 }
 
-// layers returns the sources in order.
+// layers returns the sources in the order of their layers.
 func (c Config) layers(r Reading) ([]source.Source, error) {
 	var header http.Header
 	var all []source.Source
@@ -105,7 +103,7 @@ func (c Config) layers(r Reading) ([]source.Source, error) {
 			}))
 		}
 	}
-	if !r.Watched {
+	if !r.EtcdAndAPI {
 		return all, nil
 	}
 	if len(c.EtcdEndpoints) > 0 {
@@ -125,7 +123,7 @@ func (c Config) layers(r Reading) ([]source.Source, error) {
 	return all, nil
 }
 
-// insecureHint returns the hint for a source that others can change in transit.
+// insecureHint returns the hint for a source whose data others could change on the network.
 func insecureHint(err error) []string {
 	if !errors.Is(err, source.ErrUnprotected) {
 		return nil
@@ -163,8 +161,8 @@ func (c Config) etcdSource() (source.Source, error) {
 
 // apiSource returns the source of the API server.
 func (c Config) apiSource(api *API) (*apiserver.Source, error) {
-	acts := api != nil
-	if !acts {
+	isAgent := api != nil
+	if !isAgent {
 		client, err := apiclient.Open(apiclient.Config{File: c.Kubeconfig, UserAgent: c.UserAgent, Log: c.Log})
 		if err != nil {
 			return nil, err
@@ -172,7 +170,7 @@ func (c Config) apiSource(api *API) (*apiserver.Source, error) {
 		api = &API{Reader: apiclient.NewReader(apiclient.ReaderConfig{Client: client, ServicesOptional: c.offline(), Log: c.Log})}
 	}
 	return apiserver.New(apiserver.Config{
-		Kubeconfig: c.Kubeconfig, Reader: api.Reader, Seen: api.Seen, Node: c.NodeName, Services: acts, Log: c.Log,
+		Kubeconfig: c.Kubeconfig, Reader: api.Reader, Seen: api.Seen, Node: c.NodeName, Services: isAgent, Log: c.Log,
 		Spec: func(o *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
 			spec, problems := manifest.FromAPI(o, manifest.Options{Node: c.NodeName, Source: pod.SourceAPI, Location: c.Kubeconfig, File: file})
 			if spec == nil && api.Rejected != nil {
@@ -202,7 +200,7 @@ func (c Config) parser(kind, location string) func([]byte, string) (source.File,
 }
 
 // headers returns the headers of requests to URLs: --manifest-url-header, and the lines of
-// --manifest-url-header-file. Values never reach an error.
+// --manifest-url-header-file. Errors do not contain their values.
 func (c Config) headers() (http.Header, error) {
 	cfg := c.Config
 	if path := cfg.ManifestURLHeaderFile; path != "" {

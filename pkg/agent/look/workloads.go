@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
-// RecordedPods returns the agent's recorded pods with their last statuses. Workloads find their
-// existing pods among them. In the origins, layers have the names of this command line.
+// RecordedPods returns the agent's recorded pods with their last statuses, for workloads to find their
+// existing pods. In the origins, layers have their names on this command line.
 func (c Config) RecordedPods(kept []pod.Record, reported map[pod.Key]*v1.Pod) []workload.Pod {
 	newest := make(map[pod.Key]pod.Record, len(kept))
 	for _, r := range kept {
@@ -36,8 +36,8 @@ func (c Config) RecordedPods(kept []pod.Record, reported map[pod.Key]*v1.Pod) []
 	return pods
 }
 
-// newWorkloads returns a controller for a command that changes nothing. Every workload begins
-// without pods. Its state has only the overrides of this machine's agent.
+// newWorkloads returns a controller for a command that changes nothing. The workloads have no pods
+// yet, and of the agent's state only the overrides.
 func (c Config) newWorkloads() *controller.Controller {
 	cfg := controller.Config{Node: c.NodeName, Log: c.Log}
 	if states := c.workloadStates(); states != nil {
@@ -78,8 +78,8 @@ func (c Config) noticeOverrides(w *controller.Controller) {
 	}
 }
 
-// agentWorkloads returns a controller for a command that changes nothing. It has the agent's
-// workloads with their pods; kept are the agent's records.
+// agentWorkloads returns a controller for a command that changes nothing. The workloads have their
+// pods from kept, the agent's records, and the agent's state.
 func (c Config) agentWorkloads(kept []pod.Record) *controller.Controller {
 	return controller.New(controller.Config{
 		Node: c.NodeName, Recorded: c.RecordedPods(kept, c.reported()), Store: c.workloadStates(), Log: c.Log,
