@@ -16,11 +16,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// allocator gives Services their cluster IPs and node ports.
+// allocator allocates the cluster IPs and node ports of Services.
 //
 // A Service keeps its addresses and ports. An address or port in a manifest goes to the Service
-// that had it before, or else to the first Service by key that names it. All other Services get
-// free addresses and ports, at places that depend on their names. So a node that lost its state
+// that had it before, or else to the first Service by key that names it. Other Services get free
+// addresses and ports. Their names determine where the search begins. So a node that lost its state
 // gives most Services the same ones again.
 type allocator struct {
 	Input
@@ -38,7 +38,7 @@ type portKey struct {
 
 func newAllocator(in Input) *allocator {
 	a := &allocator{Input: in, ips: make(map[netip.Addr]pod.Key), ports: make(map[portKey]pod.Key), fronts: make(map[portKey]bool)}
-	for _, o := range in.Services { // the addresses that Services have already, unless the manifest names another one
+	for _, o := range in.Services { // the earlier addresses, unless the manifest names another one
 		s := o.Object.(*v1.Service)
 		if balanced(s) || len(s.Spec.ExternalIPs) > 0 {
 			for i := range s.Spec.Ports {
@@ -73,8 +73,8 @@ func newAllocator(in Input) *allocator {
 }
 
 // allocateAll returns the addresses and ports of the Services that can be served, and the problems
-// of Services. A Service that cannot be served gives up its earlier addresses and ports: Services
-// that wait for them get them in the same decision. If Services may be missing, it keeps them.
+// of Services. A Service that cannot be served loses its earlier addresses and ports, and Services
+// that need them get them in the same decision. If Services may be missing, it keeps them.
 func allocateAll(in Input) (a *allocator, found map[pod.Key]Allocation, refused map[pod.Key][]pod.Problem) {
 	for {
 		a, found, refused = newAllocator(in), make(map[pod.Key]Allocation, len(in.Services)), make(map[pod.Key][]pod.Problem)
@@ -254,8 +254,7 @@ func (a *allocator) families(s *v1.Service) ([]bool, *pod.Problem) {
 	return out, nil
 }
 
-// whyNotIP returns the reason why a Service cannot have the cluster IP in its manifest; "" if it
-// can.
+// whyNotIP returns the reason why a Service cannot have the cluster IP in its manifest, or "".
 func (a *allocator) whyNotIP(ip netip.Addr, key pod.Key) string {
 	at := a.cidrOf(ip)
 	if at < 0 {
@@ -283,7 +282,7 @@ func (a *allocator) ranges(v6 bool) string {
 	return "empty"
 }
 
-// cidrOf returns the index of the range in which ip is a usable address, -1 for none.
+// cidrOf returns the index of the range in which ip is a usable address, or -1.
 func (a *allocator) cidrOf(ip netip.Addr) int {
 	return slices.IndexFunc(a.CIDRs, func(p netip.Prefix) bool {
 		n, size := offset(p, ip), sizeOf(p)
@@ -291,7 +290,7 @@ func (a *allocator) cidrOf(ip netip.Addr) int {
 	})
 }
 
-// mostIPs limits the used part of a range: one node needs no more addresses.
+// mostIPs limits the used part of a range, because one node needs no more addresses.
 const mostIPs = 1 << 16
 
 // sizeOf returns the number of addresses of a range, up to mostIPs, with the first and the last
@@ -395,8 +394,7 @@ func (a *allocator) nodePort(p *v1.ServicePort, key pod.Key, had Allocation) (po
 	return port, ""
 }
 
-// whyNotPort returns the reason why a Service cannot have the node port in its manifest; "" if it
-// can.
+// whyNotPort returns the reason why a Service cannot have the node port in its manifest, or "".
 func (a *allocator) whyNotPort(p *v1.ServicePort, key pod.Key) string {
 	if port := int(p.NodePort); port < int(a.NodePorts.First) || port > int(a.NodePorts.Last) {
 		return fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d", a.NodePorts.First, a.NodePorts.Last)

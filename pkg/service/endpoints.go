@@ -20,8 +20,8 @@ type Pod struct {
 	Hostname, Subdomain string
 	// Addrs are the addresses of the pod. A pod without addresses is not an endpoint.
 	Addrs []netip.Addr
-	// Ready is the pod's condition Ready. Terminating says that the pod stops. Ended says that its
-	// phase is Succeeded or Failed: the pod is not an endpoint then.
+	// Ready is the pod's condition Ready. Terminating means that the pod stops. Ended means that its
+	// phase is Succeeded or Failed, so that it is not an endpoint.
 	Ready, Terminating, Ended bool
 	Ports                     []EndpointPort // the named ports of its containers
 }
@@ -33,8 +33,8 @@ func (p Pod) Equal(o Pod) bool {
 		maps.Equal(p.Labels, o.Labels) && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
 }
 
-// PodOf returns the fields of a pod that endpoints need. status is the newest status; terminating
-// says that the pod has left the desired set, or that the node stops it.
+// PodOf returns the fields of a pod that endpoints need. status is the newest status. terminating
+// means that the pod has left the desired set, or that the node stops it.
 func PodOf(p *v1.Pod, status *v1.PodStatus, terminating bool) Pod {
 	out := Pod{
 		Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, Hostname: p.Spec.Hostname, Subdomain: p.Spec.Subdomain,

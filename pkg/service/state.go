@@ -96,8 +96,8 @@ func familyName(v6 bool) v1.IPFamily {
 	return v1.IPv4Protocol
 }
 
-// balanced reports whether this node is the load balancer of a Service. It is not if
-// loadBalancerClass names another one.
+// balanced reports whether this node is the load balancer of a Service: if loadBalancerClass does not
+// name another one.
 func balanced(s *v1.Service) bool {
 	return s.Spec.Type == v1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass == nil
 }
@@ -204,8 +204,8 @@ func (a *allocator) keepFree(s *State, taken map[frontend]pod.Key) (problems []p
 	return problems
 }
 
-// whyNotFree returns the problem if a Service cannot have the port of a rule on an external
-// address; else nil.
+// whyNotFree returns the problem if a Service cannot have the port of a rule on an external address,
+// or nil.
 func (a *allocator) whyNotFree(key pod.Key, r *Rule, ip netip.Addr, taken map[frontend]pod.Key) *pod.Problem {
 	const hint = "give one of the two Services another port, or another type"
 	inRange := func(p netip.Prefix) bool { return p.Contains(ip) }

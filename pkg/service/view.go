@@ -10,14 +10,14 @@ import (
 // immutable, and an unchanged View keeps its pointer.
 type View struct {
 	Namespace, Name string
-	// ExternalName is the target name of a Service of the type ExternalName; else "".
+	// ExternalName is the target name of a Service of the type ExternalName, else "".
 	ExternalName string
 	// ClusterIPs are the cluster IPs, at most one of each family. A headless Service and a Service
 	// of the type ExternalName have none.
 	ClusterIPs []netip.Addr
-	// Headless says that clusterIP is None: the DNS name of the Service resolves to its endpoints.
+	// Headless means that clusterIP is None: the DNS name of the Service resolves to its endpoints.
 	Headless bool
-	// PublishNotReady says that endpoints count as ready even if their pods are not.
+	// PublishNotReady means that endpoints count as ready even if their pods are not.
 	PublishNotReady bool
 	Ports           []Port
 	// Endpoints are all endpoints, also those that are not ready, sorted by address.
@@ -39,8 +39,8 @@ type Endpoint struct {
 	Hostname string
 	// Namespace and Pod name the pod.
 	Namespace, Pod string
-	// Ready says that the pod is ready and not terminating, or that the Service has
-	// publishNotReadyAddresses. Serving says that the pod is ready, even if it terminates.
+	// Ready means that the pod is ready and not terminating, or that the Service has
+	// publishNotReadyAddresses. Serving means that the pod is ready, even if it terminates.
 	Ready, Serving, Terminating bool
 	// Ports are the ports of the endpoint, in the order of the Service's ports. A port is missing
 	// if the pod lacks its target port.

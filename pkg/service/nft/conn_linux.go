@@ -20,8 +20,8 @@ type conn struct {
 	seq  uint32
 }
 
-// timeout is how long a call waits for the kernel. Normally the answer is there when the request
-// has been sent.
+// timeout is how long a call waits for the kernel. Normally the kernel answers before the request
+// returns.
 const timeout = 10 // seconds
 
 // dial opens a socket of a netlink family.
@@ -185,7 +185,7 @@ func (c *conn) dump(kind uint16, each func(family byte, attrs []byte)) error {
 	return failed
 }
 
-// notice is a set of facts that notifications of the kernel show.
+// notice is a set of changes that the kernel reports.
 type notice int
 
 const (
@@ -193,9 +193,9 @@ const (
 	proxyAppeared                    // another program has made a table or chain of a kube-proxy
 )
 
-// watch calls noticed after changes of nftables, with the facts that see finds in them, until ctx
-// ends. If the kernel could not report all changes, it calls noticed with all facts. It calls ready
-// once, when it receives all changes from then on.
+// watch calls noticed after changes of nftables, with the notices that see returns for them, until ctx
+// ends. If the kernel could not report all changes, it calls noticed with every notice. It calls ready
+// once, as soon as it receives all further changes.
 func watch(ctx context.Context, see func(reply) notice, noticed func(notice), ready func()) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -228,8 +228,8 @@ func watch(ctx context.Context, see func(reply) notice, noticed func(notice), re
 	}
 }
 
-// noticeIn returns the facts in a notification. A change of the tables of Services counts only if
-// this process serves them, and a change of the table of the guard only if something is removed.
+// noticeIn returns the notices in a notification. A change of the tables of Services counts only if
+// this process serves them. A change of the table of the guard counts only if it removes an object.
 // The first attribute of every kind of object is the name of the table.
 func noticeIn(r reply, serving bool) notice {
 	if r.kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(r.body) < sizeofHeader || r.kind&0xff == unix.NFT_MSG_NEWGEN {

@@ -1,5 +1,4 @@
-// Package nft turns the rules of Services into tables of the kernel's packet filter, nftables, and
-// keeps them there.
+// Package nft writes the rules of Services into tables of the kernel's packet filter, nftables.
 //
 // The table nodectl-services, one for each family, has the rules of Services. Maps find the chain
 // of a Service by address, protocol and port. So the number of Services does not slow packets down,
@@ -37,8 +36,8 @@ type Desired struct {
 	// packet filter. There, a client would get the reply of an endpoint from the endpoint's own
 	// address, and drop it. So the node replaces the client's address by its own (masquerading).
 	Links []netip.Prefix
-	// Loopback6 says that replies of endpoints reach the loopback address of IPv6, so that it has node
-	// ports. Without it, connections to that address stay on the node.
+	// Loopback6 means that replies of endpoints reach the loopback address of IPv6, so that it has
+	// node ports. Without it, connections to that address stay on the node.
 	Loopback6 bool
 }
 
@@ -48,8 +47,8 @@ const (
 	TableGuard    = "nodectl-guard"
 )
 
-// ErrDatagrams says that the rules are in force, but that the kernel may still send UDP datagrams
-// of old clients to endpoints that have left.
+// ErrDatagrams means that the rules are in force, but that the kernel may still send UDP datagrams of
+// old clients to endpoints that have left.
 var ErrDatagrams = errors.New("end UDP connections to endpoints that have left")
 
 // The sets and maps of a table of Services.
@@ -80,8 +79,8 @@ type clientSet struct {
 	size    int           // how many it has at most
 }
 
-// Limits of the sets of clients. Packets fill them, and their sources may be forged: all together must
-// not take the memory of the node. A client that a full set lacks gets any endpoint.
+// Limits of the sets of clients. Packets add clients, and their sources may be forged, so the memory of
+// all sets is limited. A client for which a set has no room gets a random endpoint.
 const (
 	mostClients   = 1 << 16 // of one endpoint
 	fewestClients = 1 << 8
@@ -129,8 +128,8 @@ func clientsOf(rules []service.Rule, before [2]*content) map[string]int {
 // endpointKey returns the key of an endpoint of one port of a Service.
 func endpointKey(r *service.Rule, at netip.AddrPort) string { return r.Name + "/" + at.String() }
 
-// departed returns the endpoints of UDP ports that have left: those that are pending, and those of old.
-// old has nil for a table that is not known.
+// departed returns the endpoints of UDP ports that are pending or in old, and not in now. old has nil
+// for an unknown table.
 func departed(pending map[netip.AddrPort]bool, old, now [2]*content) map[netip.AddrPort]bool {
 	gone := maps.Clone(pending)
 	if gone == nil {
@@ -161,7 +160,7 @@ const (
 	drop
 	refuse     // refuse connections to a network
 	masquerade // put the node's address in place of the client's, inside of a network
-	stay       // leave connections to a network as they are
+	stay       // do not translate connections to a network
 )
 
 // rule is one rule of a chain.
@@ -260,8 +259,8 @@ func (c *content) external(r *service.Rule, e service.External, to string) strin
 	return chain
 }
 
-// sticky adds the chains of a Service whose clients keep their endpoints. The name of a set has its
-// time and size: one with other values is another set.
+// sticky adds the chains of a Service whose clients keep their endpoints. The name of a set contains its
+// timeout and size, because the kernel cannot change these of an existing set.
 func (c *content) sticky(r *service.Rule, chain string, clients map[string]int) {
 	var rules []rule
 	var all []string

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Filter keeps the nftables tables of this node. Its methods are safe for concurrent use.
+// Filter writes the nftables tables of this node. Its methods are safe for concurrent use.
 type Filter struct {
 	mu      sync.Mutex
 	conn    *conn
@@ -112,7 +112,7 @@ func (f *Filter) Apply(d Desired) (messages int, err error) {
 	return messages, nil
 }
 
-// Forget notes that another program may have changed the tables: the next Apply replaces them.
+// Forget makes the next Apply replace the tables, because another program may have changed them.
 func (f *Filter) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -201,8 +201,8 @@ func (f *Filter) watch(ctx context.Context, changed, proxied, ready func()) erro
 	}, ready)
 }
 
-// Proxy returns the table or chain of a kube-proxy in the packet filter, such as "table ip kube-proxy"; "" for
-// nothing. It also looks into the tables of iptables-legacy. Two proxies must not serve one node.
+// Proxy names the tables and chains of a kube-proxy in the packet filter, such as "table ip
+// kube-proxy", or returns "". It also looks into the tables of iptables-legacy.
 func (f *Filter) Proxy() (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -14,14 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacy is one family of the older packet filter, iptables-legacy. Its tables are no tables of
-// nftables, so the kernel does not list them there.
+// legacy is one family of the older packet filter, iptables-legacy. nftables does not list its tables.
 type legacy struct {
 	name   string // as iptables names it
 	names  string // the file below /proc/net with the names of its tables
 	domain int
 	level  int // of the socket options
-	target int // where an entry has the offset of its target; that of the next entry follows
+	target int // the place in an entry of the offset of its target; the offset of the next entry follows
 }
 
 // legacyFamilies returns both families.
@@ -51,7 +50,7 @@ func hasTable(names string) bool {
 var errLegacy = errors.New("the entries of the table have an unknown form")
 
 // hasChain reports whether the entries of a table have the chain of a kube-proxy. A chain begins with
-// an entry whose target is named ERROR, and has the name of the chain behind it.
+// an entry whose target is named ERROR. The name of the chain follows the target's header.
 func (l legacy) hasChain(entries []byte) (bool, error) {
 	const (
 		targetHeader = 32 // a length of two bytes, a name of 29, a revision
@@ -93,19 +92,18 @@ type legacyInfo struct {
 	sizeOfList uint32
 }
 
-// legacyHeader is the begin of struct ipt_get_entries; the entries follow, at an offset that counters
-// of 8 bytes need.
+// legacyHeader is the beginning of struct ipt_get_entries. The entries follow, aligned to 8 bytes.
 type legacyHeader struct {
 	name       legacyName
 	sizeOfList uint32
 	_          uint32
 }
 
-// largestLegacy is more than the entries of any table of a node take.
+// largestLegacy is the maximum size of the entries of a table, in bytes.
 const largestLegacy = 1 << 28
 
-// legacyProxies names the chains of a kube-proxy in the tables of iptables-legacy. It does not ask for
-// tables that the kernel does not list: the kernel would make them.
+// legacyProxies names the chains of a kube-proxy in the tables of iptables-legacy. It does not read
+// tables that the kernel does not list, because the kernel would create them.
 func legacyProxies() (found []string, err error) {
 	for _, l := range legacyFamilies() {
 		names, err := os.ReadFile(filepath.Join("/proc/thread-self/net", l.names))
@@ -161,7 +159,7 @@ func (l legacy) read() (has bool, err error) {
 	return false, errors.New("the table changes all the time")
 }
 
-// getOption reads a socket option whose value is a request, too.
+// getOption reads a socket option. Its value is also the request.
 func getOption(fd, level, name int, value unsafe.Pointer, size uintptr) error {
 	length := uint32(size)
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name), uintptr(value), uintptr(unsafe.Pointer(&length)), 0)

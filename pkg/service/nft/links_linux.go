@@ -21,7 +21,7 @@ import (
 type Route struct {
 	To     netip.Prefix
 	Device string
-	// Own says that Serve added the route.
+	// Own means that Serve added the route.
 	Own bool
 }
 
@@ -86,8 +86,7 @@ func Overlap(all []Route, p netip.Prefix) (Route, bool) {
 }
 
 // Wider returns a route to a larger network that contains a range, other than default routes. The
-// route of Serve takes precedence over it: the rest of that network stays reachable, but not its
-// hosts in the range.
+// route of Serve takes precedence over it. So hosts of that network in the range become unreachable.
 func Wider(all []Route, p netip.Prefix) (Route, bool) {
 	return first(all, func(r Route) bool { return !r.Own && r.To.Bits() > 0 && r.To.Bits() < p.Bits() && r.To.Overlaps(p) })
 }
@@ -249,7 +248,7 @@ type routeHeader struct {
 	bits                       int
 }
 
-// change makes the route, or removes it. A route that is there already, or is gone, is no error.
+// change makes the route, or removes it. An existing or missing route is not an error.
 func (h routeHeader) change(to netip.Addr, device int, metric uint32, on bool) error {
 	c, err := dial(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -260,7 +259,7 @@ func (h routeHeader) change(to netip.Addr, device int, metric uint32, on bool) e
 	if on {
 		kind, flags = unix.RTM_NEWROUTE, unix.NLM_F_ACK|unix.NLM_F_CREATE
 	}
-	if on && h.family == unix.AF_INET { // of IPv6, it would replace the route by another device
+	if on && h.family == unix.AF_INET { // for IPv6, it would replace the same route of another device
 		flags |= unix.NLM_F_REPLACE
 	}
 	m := &message{}
@@ -283,17 +282,17 @@ func (h routeHeader) change(to netip.Addr, device int, metric uint32, on bool) e
 	return nil
 }
 
-// metric6 is the priority of the routes of Loopback6. The route of the kernel, which has 0, wins for
-// packets that leave a process.
+// metric6 is the priority of the routes of Loopback6. For packets of local processes, the kernel's own
+// route with priority 0 wins.
 const metric6 = 4096
 
-// Loopback6 lets replies of these endpoints reach the loopback address of IPv6: the kernel takes a
-// packet for that address only from a device that has a local route to it. The packet filter puts the
-// address into replies after the kernel has dropped all packets that come with it, so no pod reaches a
-// service on that address.
+// Loopback6 lets replies of these endpoints reach the loopback address of IPv6. The kernel accepts a
+// packet for that address only from a device that has a local route to it. The kernel drops packets
+// that arrive with the address. Only after that, the packet filter writes the address into replies. So
+// no pod reaches a service on that address.
 //
-// It returns false where such a reply would be dropped, too: behind a bridge that passes its packets to
-// the packet filter first (br_netfilter).
+// Behind a bridge that passes its packets to the packet filter first (br_netfilter), the kernel would
+// drop such a reply, too. Then Loopback6 returns false.
 func Loopback6(all []Route, backends []netip.Addr) (works bool, err error) {
 	backends = slices.DeleteFunc(slices.Clone(backends), netip.Addr.Is4)
 	var errs []error
@@ -319,7 +318,7 @@ func RestoreLoopback6(all []Route) error {
 	return errors.Join(errs...)
 }
 
-// serveLoopback6 makes a local route by a device, or removes it. A device that is gone is no error.
+// serveLoopback6 makes a local route by a device, or removes it. A missing device is not an error.
 func serveLoopback6(device string, on bool) error {
 	d, err := net.InterfaceByName(device)
 	if err != nil {

@@ -94,7 +94,7 @@ func (t *table) refusals() {
 	t.rule(chainRefuse, func(e expressions) { e.reject(unix.NFT_REJECT_ICMP_UNREACH) })
 }
 
-// postrouting masquerades connections whose replies would not come back through the node:
+// postrouting masquerades connections whose replies would otherwise bypass the node:
 // connections of a pod to itself, within one of the Links, and from a loopback address. All other
 // connections keep the client's address.
 func (t *table) postrouting() {
@@ -172,7 +172,7 @@ func (t *table) change(o op) {
 	}
 }
 
-// withoutData returns the elements with their keys only.
+// withoutData removes the chains from elements: a deletion needs only the keys.
 func withoutData(all []element) []element {
 	for i := range all {
 		all[i].chain = ""

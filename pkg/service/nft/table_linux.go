@@ -322,8 +322,8 @@ func (e expressions) notDevice(key uint32, name string) {
 	e.compare(unix.NFT_CMP_NEQ, padded[:])
 }
 
-// lookup looks the registers up in a set. It stores the data in the register into, unless that is
-// negative; 0 is the register of the action on the packet.
+// lookup looks up the registers in a set. It stores the data in the register into, unless into is
+// negative. Register 0 is the action on the packet.
 func (e expressions) lookup(name string, id uint32, into int) {
 	e.add("lookup", func() {
 		e.text(unix.NFTA_LOOKUP_SET, name)
