@@ -1,4 +1,4 @@
-// Package balancer keeps the Services of a node without a cluster. After each change of a Service
+// Package balancer serves the Services of a node without a cluster. After each change of a Service
 // or a pod, it calls service.Decide for the addresses, ports and endpoints of the Services. It
 // stores the allocations, and gives the rules to the packet filter.
 //
@@ -29,8 +29,8 @@ type Filter interface {
 	// Links returns the networks of endpoints in which packets between two hosts bypass the packet
 	// filter.
 	Links(backends []netip.Addr) ([]netip.Prefix, error)
-	// Prepare opens the devices by which the node reaches endpoints for its loopback addresses, and
-	// Restore closes them again. loopback6 says that the one of IPv6 works, too.
+	// Prepare sets sysctls and routes of the devices of endpoints, so that clients on loopback
+	// addresses of the node reach them. Restore resets these. loopback6 reports whether ::1 works.
 	Prepare(backends []netip.Addr) (loopback6 bool, err error)
 	Restore() error
 	// Route adds a route to a range of cluster IPs, or removes it.
@@ -43,7 +43,7 @@ type Filter interface {
 	Remove() error
 	// Guard adds the rules that protect the loopback addresses of the node.
 	Guard() error
-	// Proxy names the table or chain of a kube-proxy in the packet filter, "" for none.
+	// Proxy names the tables and chains of a kube-proxy in the packet filter, or returns "".
 	Proxy() (string, error)
 	// Watch calls changed after another program has changed the rules, and proxied after a
 	// kube-proxy has made rules that the kernel reports, until ctx ends.
@@ -81,7 +81,7 @@ type Config struct {
 	// that another program had changed. It is called once for the same cause.
 	Trouble func(reason, message string)
 	// Views is called with all Services after each decision that changed one; it may be nil.
-	// complete says that no Service can be missing.
+	// complete means that no Service can be missing.
 	Views func(all []*service.View, complete bool)
 	Log   *slog.Logger
 }
@@ -93,7 +93,7 @@ const (
 	ReasonRestored = "ServiceRulesRestored"
 )
 
-// Answers says which sources have answered, and so whether Services may be missing.
+// Answers is the state of the sources: it decides whether Services may be missing.
 type Answers int
 
 // The values of Answers.
@@ -103,7 +103,7 @@ const (
 	Complete                // every source has answered, or uses its last good set
 )
 
-// Balancer keeps the Services of a node.
+// Balancer serves the Services of a node.
 type Balancer struct {
 	cfg Config
 	due chan struct{} // capacity 1: a change, for Run
@@ -123,11 +123,11 @@ type Balancer struct {
 	stored   service.Allocations
 	refused  map[service.Refusal]bool
 	views    []*service.View
-	whole    bool // Config.Views last had complete
+	whole    bool // complete in the last call of Config.Views
 	guarded  bool // the guard of loopback addresses was in force, and no change of it was reported since
-	open     bool // sysctls of devices may be set
-	inFilter bool // the packet filter may have rules of ours
-	routed   bool
+	open     bool // Filter.Prepare may have set sysctls of devices
+	inFilter bool // the packet filter may have rules of this Balancer
+	routed   bool // the routes of all CIDRs were added
 	recovery
 }
 
@@ -164,8 +164,8 @@ func (b *Balancer) wake() {
 	}
 }
 
-// Set takes the Services that win the merge. want returns the desired pod of a key, or nil. Pods
-// that are not desired count as terminating if every source has answered.
+// Set replaces the Services by those that win the merge. want returns the desired pod of a key, or nil.
+// Pods that are not desired count as terminating if every source has answered.
 func (b *Balancer) Set(services []*pod.Object, want func(pod.Key) *pod.Spec, answers Answers) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -183,7 +183,7 @@ func (b *Balancer) Set(services []*pod.Object, want func(pod.Key) *pod.Spec, ans
 	}
 }
 
-// left reports whether the newest desired set does not have that pod. The caller holds the mutex.
+// left reports whether the newest desired set lacks the pod. The caller holds the mutex.
 func (b *Balancer) left(key pod.Key, uid string) bool {
 	if b.answers != Complete {
 		return false
@@ -193,7 +193,7 @@ func (b *Balancer) left(key pod.Key, uid string) bool {
 }
 
 // Report implements engine.Sink. It neither waits nor fails. A report may be older than the newest
-// desired set: it does not return connections to a pod that this set does not have.
+// desired set. It does not make a pod an endpoint again that this set lacks.
 func (b *Balancer) Report(r pod.StatusReport) error {
 	key, uid := pod.KeyOf(r.Pod), string(r.Pod.UID)
 	b.mu.Lock()
@@ -255,7 +255,7 @@ func (b *Balancer) Services(namespace string) ([]*v1.Service, error) {
 	return out, nil
 }
 
-// Object returns the Service of a key in its source's version, nil for none.
+// Object returns the Service of a key as its source has it, or nil.
 func (b *Balancer) Object(key pod.Key) *pod.Object {
 	b.mu.Lock()
 	defer b.mu.Unlock()

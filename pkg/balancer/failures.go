@@ -14,24 +14,24 @@ import (
 const (
 	firstRetry   = time.Second
 	lastRetry    = time.Minute
-	restoreEvery = 5 * time.Second // at most, if another program keeps on changing the rules
+	restoreEvery = 5 * time.Second // the shortest time between two restorations of the rules
 	reportEvery  = 10 * time.Minute
-	lookEvery    = time.Minute // at most, for a kube-proxy whose rules the kernel does not report
+	lookEvery    = time.Minute // the shortest time between two searches for rules that the kernel does not report
 )
 
-// recovery is what Run remembers of failures, so that it reports each cause once.
+// recovery is Run's memory of failures, so that it reports each cause once.
 type recovery struct {
 	trouble    string    // the last error that was reported to Config.Trouble
 	unprepared string    // the last error of the devices of pods that was logged
 	unguarded  string    // the last error of Filter.Guard that was logged
 	lingering  string    // the last error about UDP connections that was logged
 	failures   int       // in a row
-	restored   time.Time // when rules were restored that others had changed
-	reported   time.Time // when that was reported
-	looked     time.Time // when Filter.Proxy found no kube-proxy, or one
+	restored   time.Time // the last restoration of rules that other programs had changed
+	reported   time.Time // the last report of such a restoration
+	looked     time.Time // the last call of Filter.Proxy without an error
 }
 
-// fail reports an error of the packet filter or the store, once in a row.
+// fail reports an error of the packet filter or the store, unless it was the last one reported.
 func (b *Balancer) fail(err error) {
 	var proxy *proxyError
 	reason := ReasonNoFilter
@@ -48,14 +48,15 @@ func (b *Balancer) fail(err error) {
 	}
 }
 
-// proxyError says that a kube-proxy runs on the node.
+// proxyError is the error of a node on which a kube-proxy runs.
 type proxyError struct{ found string }
 
 func (e *proxyError) Error() string {
 	return "a kube-proxy serves this node (" + e.found + "): two proxies must not serve one node; stop it and remove its rules (kube-proxy --cleanup)"
 }
 
-// guard protects the loopback addresses, unless they are. Without the guard, no device may stay open.
+// guard adds the rules that protect the loopback addresses, unless they are in force. If it fails, it
+// resets the sysctls of devices.
 func (b *Balancer) guard() error {
 	if b.guarded {
 		return nil
@@ -79,7 +80,7 @@ func (b *Balancer) guard() error {
 	return err
 }
 
-// noteRestored reports that others had changed the rules.
+// noteRestored reports that the rules were restored after another program had changed them.
 func (b *Balancer) noteRestored() {
 	b.restored = time.Now()
 	if !b.reported.IsZero() && time.Since(b.reported) < reportEvery {
@@ -92,8 +93,8 @@ func (b *Balancer) noteRestored() {
 	}
 }
 
-// Protect keeps the guard of the loopback addresses where nothing serves Services, until ctx ends. The
-// guard stays.
+// Protect keeps the guard of the loopback addresses in force until ctx ends, on a node that serves no
+// Services. The guard stays.
 func Protect(ctx context.Context, f Filter, log *slog.Logger) {
 	b := &Balancer{cfg: Config{Filter: f, Log: log}, due: make(chan struct{}, 1)}
 	defer f.Close()

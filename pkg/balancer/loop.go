@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/service/nft"
 )
 
-// Run keeps the packet filter as Services want it, until ctx ends. The rules stay.
+// Run keeps the rules of Services in the packet filter up to date until ctx ends. The rules stay.
 func (b *Balancer) Run(ctx context.Context) {
 	defer b.cfg.Filter.Close()
 	var watching sync.WaitGroup
@@ -37,7 +37,8 @@ func (b *Balancer) Run(ctx context.Context) {
 	}
 }
 
-// watch notes changes of the rules by others. It calls proxied after a kube-proxy has made rules.
+// watch records changes of the rules by other programs. It calls proxied after a kube-proxy has made
+// rules.
 func (b *Balancer) watch(ctx context.Context, proxied func()) {
 	err := b.cfg.Filter.Watch(ctx, func() {
 		b.mu.Lock()
@@ -50,7 +51,7 @@ func (b *Balancer) watch(ctx context.Context, proxied func()) {
 	}
 }
 
-// noteProxy notes that a kube-proxy may serve the node. While that is known, it wakes nothing: a
+// noteProxy records that a kube-proxy may serve the node. It wakes Run only the first time, because a
 // kube-proxy changes its rules often.
 func (b *Balancer) noteProxy() {
 	b.mu.Lock()
@@ -62,12 +63,12 @@ func (b *Balancer) noteProxy() {
 	}
 }
 
-// step brings the store and the packet filter up to date. It returns when to try again, 0 for not
-// before a change.
+// step brings the store and the packet filter up to date. It returns the wait until the next attempt,
+// or 0 if a change must come first.
 func (b *Balancer) step() time.Duration {
 	b.mu.Lock()
 	if b.answers == Waiting {
-		foreign := b.foreign // the rules wait, but the guard does not
+		foreign := b.foreign // only the guard is restored before all sources have answered
 		b.mu.Unlock()
 		if foreign {
 			b.guarded = false
@@ -89,7 +90,7 @@ func (b *Balancer) step() time.Duration {
 	return wait
 }
 
-// report tells about new problems, and shows the Views.
+// report calls Config.Refused for new problems, and Config.Views after a change.
 func (b *Balancer) report(d service.Decision, complete bool) {
 	refused := make(map[service.Refusal]bool, len(d.Refused))
 	objects := make(map[pod.Key]*pod.Object)
@@ -117,8 +118,8 @@ func (b *Balancer) report(d service.Decision, complete bool) {
 	}
 }
 
-// apply stores the allocations, and then makes the rules: an address that a client may know survives
-// the agent. If Services may be missing, it removes nothing for lack of Services.
+// apply stores the allocations before it makes the rules, so that a Service keeps an address that a
+// client has seen. If Services may be missing, it does not remove the rules of a set without Services.
 func (b *Balancer) apply(d service.Decision, foreign, complete bool) (wait time.Duration, err error) {
 	if !d.Allocations.Equal(b.stored) {
 		if err := b.cfg.Store.Save(d.Allocations); err != nil {
@@ -142,7 +143,7 @@ func (b *Balancer) apply(d service.Decision, foreign, complete bool) (wait time.
 		}()
 	}
 	if len(d.Services) == 0 {
-		if b.guard() != nil { // it logs its failure, and no Service suffers
+		if b.guard() != nil { // it logs its failure
 			wait = lastRetry
 		}
 		if complete {
@@ -165,16 +166,16 @@ func (b *Balancer) apply(d service.Decision, foreign, complete bool) (wait time.
 	return wait, nil
 }
 
-// mayBeProxied reports whether a kube-proxy may serve the node since the last look. The kernel does
-// not report rules of iptables-legacy: a change of Services or endpoints looks for them again, at
-// most once in lookEvery.
+// mayBeProxied reports whether findProxy must look for a kube-proxy. The kernel does not report rules
+// of iptables-legacy. So after a change of Services or endpoints, findProxy looks for them if the last
+// look was lookEvery ago.
 func (b *Balancer) mayBeProxied() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.proxied || b.trouble != "" || !b.inFilter || !b.routed || time.Since(b.looked) >= lookEvery
 }
 
-// findProxy returns an error if a kube-proxy serves the node. The rules are removed then.
+// findProxy returns an error if a kube-proxy serves the node, after it has removed the rules.
 func (b *Balancer) findProxy() error {
 	b.mu.Lock()
 	b.proxied = false
@@ -207,7 +208,8 @@ func (b *Balancer) remove() error {
 	return err
 }
 
-// rules makes the rules of all Services. It returns when to try the optional parts again, 0: never.
+// rules makes the rules of all Services. It returns the wait until the next attempt of the optional
+// parts, or 0 if all are in force.
 func (b *Balancer) rules(d service.Decision) (again time.Duration, err error) {
 	desired := nft.Desired{CIDRs: b.cfg.CIDRs}
 	var backends []netip.Addr
@@ -252,7 +254,8 @@ func (b *Balancer) rules(d service.Decision) (again time.Duration, err error) {
 	return lastRetry, nil
 }
 
-// devices prepares the devices of endpoints, only under the guard, and notes their Links.
+// devices sets the Links of desired. If the guard is in force, it also prepares the devices of
+// endpoints.
 func (b *Balancer) devices(desired *nft.Desired, backends []netip.Addr) error {
 	var err, err2 error
 	desired.Links, err = b.cfg.Filter.Links(backends)
