@@ -19,8 +19,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/migration"
 )
 
-// NodeIDs returns the value of the Node's annotation with the drivers' IDs of this node, as JSON;
-// "" for none. before is the current value; NodeIDs replaces an invalid one.
+// NodeIDs returns the value of the Node's annotation with the drivers' IDs of this node, as JSON, or
+// "". before is the current value. NodeIDs replaces an invalid one.
 func (v *Volumes) NodeIDs(before string) string {
 	ids := make(map[string]string)
 	if json.Unmarshal([]byte(before), &ids) != nil || ids == nil {
@@ -104,16 +104,17 @@ func (v *Volumes) putCSINode(ctx context.Context) error {
 	return nil
 }
 
-// errNoNode says that the UID of the Node object is unknown.
+// errNoNode is the error while the UID of the Node object is unknown.
 var errNoNode = errors.New("the Node object is not known")
 
-// errChanged says that an entry was removed, and that the next request must add it again.
+// errChanged means that an entry was removed, and that the next request must add it again.
 var errChanged = errors.New("an entry of the CSINode object has changed, and is added again")
 
 // csiNode returns the CSINode object with these drivers and without the drivers in gone. Entries of
-// other drivers stay: they may register again. A limit is changed in its entry. The API server does not
-// let a node change the node ID or the topology of an entry. csiNode removes such an entry, and again
-// says that the next object adds it. The annotation says that controllers use CSI drivers for volumes of clouds, too.
+// other drivers stay: they may register again. csiNode changes a limit in its entry. The API server
+// does not let a node change the node ID or the topology of an entry. csiNode removes such an entry and
+// returns again: the next object adds it. The annotation makes controllers use CSI drivers also for
+// volumes of clouds.
 func csiNode(before *storagev1.CSINode, node string, uid types.UID, drivers map[string]nodeInfo, gone map[string]bool) (_ *storagev1.CSINode, again bool) {
 	n := before.DeepCopy()
 	if n == nil {
@@ -152,7 +153,7 @@ func entry(name string, i nodeInfo) storagev1.CSINodeDriver {
 	return storagev1.CSINodeDriver{Name: name, NodeID: i.nodeID, TopologyKeys: slices.Sorted(maps.Keys(i.topology)), Allocatable: allocatable(i)}
 }
 
-// allocatable is the driver's limit of volumes in a CSINode object, nil for none.
+// allocatable returns the driver's limit of volumes for a CSINode object, or nil.
 func allocatable(i nodeInfo) *storagev1.VolumeNodeResources {
 	if i.limit <= 0 {
 		return nil

@@ -70,14 +70,14 @@ func (d data) with(p Progress, boot string) data {
 	return d
 }
 
-// id returns the volume; ok is false for a file that does not name one. block is the name of the
-// PersistentVolume if the file is of a block volume.
+// id returns the ID of the volume. ok is false for a file that does not name one. block is the name of
+// the PersistentVolume if the file belongs to a block volume.
 func (d data) id(block string) (id volumeID, ok bool) {
 	id = volumeID{d[keyDriver], d[keyHandle], block}
 	return id, id.check() == nil
 }
 
-// idOf is id for the file of a pod's volume.
+// idOf returns the ID for the file of a pod's volume.
 func (d data) idOf(u user) (id volumeID, ok bool) {
 	if u.block {
 		return d.id(u.name)
@@ -85,11 +85,11 @@ func (d data) idOf(u user) (id volumeID, ok bool) {
 	return d.id("")
 }
 
-// errNoData says that a directory has a file of another content.
+// errNoData is the error of a vol_data.json with other content.
 var errNoData = errors.New("does not describe a volume of a CSI driver")
 
-// readData reads the vol_data.json of a directory; it returns nil if there is none. It does not
-// follow a link.
+// readData reads the vol_data.json of a directory, or returns nil if there is none. It does not follow
+// a link.
 func readData(dir string) (data, error) {
 	path := filepath.Join(dir, dataFile)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)

@@ -37,7 +37,7 @@ const (
 // volumeID names a volume: its driver, and the driver's name for it.
 type volumeID struct {
 	driver, handle string
-	block          string // the name of the PersistentVolume of a block volume, "" for a file system
+	block          string // the name of the PersistentVolume of a block volume; "" for a file system
 }
 
 func (id volumeID) check() error {
@@ -97,7 +97,7 @@ func (v *Volumes) stageDir(id volumeID) string {
 	return filepath.Join(v.cfg.Dir, "plugins", pluginName, id.driver, fmt.Sprintf("%x", sha256.Sum256([]byte(id.handle))))
 }
 
-// stageTarget is where the driver stages a volume.
+// stageTarget is the path at which the driver stages a volume.
 func (v *Volumes) stageTarget(id volumeID) string {
 	if id.block != "" {
 		return filepath.Join(v.cfg.Dir, "plugins", pluginName, devicesDir, stagingDir, id.block)
@@ -122,7 +122,7 @@ func (v *Volumes) publishedDir() string {
 	return filepath.Join(v.cfg.Dir, "plugins", pluginName, devicesDir, publishDir)
 }
 
-// userTarget is where the driver publishes a volume for one pod.
+// userTarget is the path at which the driver publishes a volume for one pod.
 func (v *Volumes) userTarget(u user) string {
 	if u.block {
 		return filepath.Join(v.publishedDir(), u.name, u.uid)
@@ -146,7 +146,7 @@ func isDevice(path string) bool {
 	return err == nil && info.Mode()&(os.ModeDevice|os.ModeCharDevice) == os.ModeDevice
 }
 
-// errLink says that a path is a link or a file instead of a directory.
+// errLink is the error of a path that is a link or a file instead of a directory.
 var errLink = errors.New("is not a directory: links are not followed")
 
 // makeDir makes a directory below the kubelet's directory and its missing parents. None of them may
@@ -181,8 +181,8 @@ func checkDir(path string) error {
 	return err
 }
 
-// mountAt returns the newest mount at exactly this path, nil for none. It reads only the kernel's
-// mount table, so that a hanging file system does not block it.
+// mountAt returns the newest mount at exactly this path, or nil. It reads only the kernel's mount
+// table, so that a hanging file system does not block it.
 func mountAt(path string) (*mountinfo.Info, error) {
 	real, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if os.IsNotExist(err) {

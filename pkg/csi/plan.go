@@ -5,7 +5,7 @@ type Progress int
 
 // The values of Progress.
 const (
-	None  Progress = iota // no call was begun, or it was undone
+	None  Progress = iota // no call has begun, or it was undone
 	Begun                 // the call may have succeeded: an agent was killed, or the answer was lost
 	Done                  // the call has succeeded since the machine booted
 )
@@ -15,9 +15,9 @@ type State struct {
 	Wanted     bool // the pod is desired, and uses the volume
 	Registered bool // the driver is connected
 	Stages     bool // the driver stages this volume before it publishes it
-	// Attachable says that a controller attaches the volume to the node first. Reported says that
-	// the Node object names the volume in volumesInUse, Attached that the controller has attached
-	// it.
+	// Attachable means that a controller attaches the volume to the node first. Reported means that
+	// the Node object names the volume in volumesInUse. Attached means that the controller has
+	// attached it.
 	Attachable, Reported, Attached bool
 	Exclusive                      bool // only one pod may use it (ReadWriteOncePod)
 	Others                         int  // other pods that use it, or are about to
@@ -25,7 +25,7 @@ type State struct {
 	Published                      Progress // for this pod
 	Mounted                        bool     // something is mounted on the pod's path
 	Recorded                       bool     // the directory of the volume for this pod exists
-	Renew                          bool     // the driver wants to be called again while the pod runs
+	Renew                          bool     // the driver requires another call while the pod runs
 	OtherLabel                     bool     // it is staged with another SELinux label than the pod's
 }
 
@@ -47,7 +47,7 @@ const (
 	ClearStage Action = "clear-stage" // remove the directory of the staged volume
 )
 
-// Step is one action, and why.
+// Step is one action with its reason.
 type Step struct {
 	Action Action
 	Why    string
@@ -61,7 +61,7 @@ func Next(s State) Step {
 	return nextDown(s)
 }
 
-// nextUp is Next for a desired pod.
+// nextUp returns the next step for a desired pod.
 func nextUp(s State) Step {
 	switch {
 	case s.Published == Done && s.Mounted && !s.Renew:
@@ -86,7 +86,7 @@ func nextUp(s State) Step {
 	return Step{Publish, "the volume is not mounted for the pod"}
 }
 
-// nextDown is Next for a pod that is gone.
+// nextDown returns the next step for a pod that is gone.
 func nextDown(s State) Step {
 	unpublished := s.Published == None && !s.Mounted
 	switch {

@@ -34,7 +34,8 @@ func (o *operation) capability() *csipb.VolumeCapability {
 	}
 }
 
-// secrets returns the content of a Secret for a driver; nil names none. They are never logged.
+// secrets returns the content of a Secret for a driver. A ref of nil names no Secret. Logs never have the
+// content.
 func (o *operation) secrets(ctx context.Context, field string, ref *v1.SecretReference) (map[string]string, error) {
 	if ref == nil {
 		return map[string]string{}, nil
@@ -77,7 +78,7 @@ func (o *operation) podContext(ctx context.Context, secrets map[string]string) (
 			"csi.storage.k8s.io/ephemeral":           fmt.Sprint(o.source.lifecycle == ephemeral),
 		})
 	}
-	if len(o.object.Spec.TokenRequests) == 0 || o.user.block { // as the kubelet
+	if len(o.object.Spec.TokenRequests) == 0 || o.user.block { // the kubelet's rule
 		return all, nil
 	}
 	tokens := make(map[string]authenticationv1.TokenRequestStatus)
