@@ -25,7 +25,7 @@ func (c claims) of(uid string, key pod.Key) *podClaims {
 	return c[uid]
 }
 
-// adopt adds the devices of a pod. A container that already has claims keeps them.
+// adopt adds the devices of a pod. A container that has claims already keeps them.
 func (c claims) adopt(h pod.DeviceHolder) {
 	p := c.of(h.UID, h.Key)
 	for name, list := range h.Containers {

@@ -40,8 +40,8 @@ type ResourcesConfig struct {
 	Asked func(version, method string, failed bool)
 }
 
-// PodResources implements the kubelet's service podresources: it tells monitoring agents which
-// devices, CPUs and memory containers have.
+// PodResources implements the kubelet's service podresources, from which monitoring agents read the
+// devices, CPUs and memory of containers.
 type PodResources struct {
 	podresources.UnimplementedPodResourcesListerServer
 	cfg     ResourcesConfig
@@ -65,7 +65,7 @@ type ContainerAllocation struct {
 }
 
 // Allocations returns the pods of this node with the allocations of their containers, which it
-// reads from the runtime. Init containers that are no sidecars are left out, as in the kubelet.
+// reads from the runtime. As in the kubelet, it leaves out init containers that are not sidecars.
 func (p *PodResources) Allocations(ctx context.Context) ([]PodAllocation, error) {
 	p.reading.Lock()
 	has, err := p.cfg.Allocations(ctx)
@@ -148,7 +148,7 @@ func (p *PodResources) asked(version, method string, err error) {
 	}
 }
 
-// earlier implements the version v1alpha1 of the service, which knows devices of plugins only.
+// earlier implements the version v1alpha1 of the service, which has only devices of plugins.
 type earlier struct {
 	v1alpha1.UnimplementedPodResourcesListerServer
 	of *PodResources

@@ -16,9 +16,8 @@ import (
 	"k8s.io/kubelet/pkg/apis/podresources/v1alpha1"
 )
 
-// Run serves the registration socket and watches the registry of plugins until ctx ends. Without a
-// plugin it only waits. It removes the sockets of an earlier agent's plugins: the plugins notice
-// that, and register again.
+// Run serves the registration socket and watches the registry of plugins until ctx ends. It removes the
+// sockets of an earlier agent's plugins, so that these plugins register again.
 func (p *Plugins) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer p.running.Wait()
@@ -58,7 +57,7 @@ func (p *Plugins) Run(ctx context.Context) error {
 	return nil
 }
 
-// Run serves the socket until ctx ends. Without a request it only waits.
+// Run serves the socket until ctx ends.
 func (p *PodResources) Run(ctx context.Context) error {
 	dir := filepath.Join(p.cfg.Dir, resourcesDir)
 	for _, d := range []string{p.cfg.Dir, dir} {
@@ -102,7 +101,7 @@ func prepare(dir string) error {
 	return nil
 }
 
-// ErrServed is the error if another process serves the directory.
+// ErrServed is the error of a directory that another process serves.
 var ErrServed = errors.New("a kubelet or another agent serves this directory")
 
 // listen removes the sockets of earlier agents and plugins, and opens the registration socket. It

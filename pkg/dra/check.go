@@ -156,8 +156,8 @@ func serviceOf(services []string) (string, error) {
 	return "", fmt.Errorf("none of services supported by the plugin (%.80q) are supported by the kubelet (%q)", services, known)
 }
 
-// requested returns the devices of a claim that a container gets by the names of requests; "" names
-// all.
+// requested returns the devices of a claim that a container gets by the names of requests. The name ""
+// stands for all.
 func requested(devices []pod.ClaimDevice, requests []string) []pod.ClaimDevice {
 	if slices.Contains(requests, "") {
 		return devices

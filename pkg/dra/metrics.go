@@ -21,8 +21,8 @@ func (c *Claims) count(driver string) grpc.UnaryClientInterceptor {
 	}
 }
 
-// codeOf returns the name of an error's gRPC code. A driver may return any number: one without a name
-// becomes Unknown.
+// codeOf returns the name of an error's gRPC code. A driver may return any number. For a number without
+// a name, codeOf returns Unknown.
 func codeOf(err error) string {
 	code := status.Code(err)
 	if code > codes.Unauthenticated {
@@ -38,8 +38,8 @@ func (c *Claims) handled(operation string, began time.Time, err error) {
 	}
 }
 
-// setLocked changes the record of a claim in memory; c.mu is held. A claim is in use from the moment that
-// all of its drivers have prepared it until all have unprepared it.
+// setLocked changes the record of a claim in memory. The caller holds c.mu. A claim is in use after all of
+// its drivers have prepared it, until all have unprepared it.
 func (c *Claims) setLocked(uid string, r record) {
 	c.claims[uid], c.served = r, true
 	switch {
@@ -50,8 +50,8 @@ func (c *Claims) setLocked(uid string, r record) {
 	}
 }
 
-// InUse returns how many claims are in use: all of them, and those of each driver. ok is false while the
-// node has had no driver.
+// InUse returns the number of claims in use, in total and by driver. ok is false until the node has had a
+// driver.
 func (c *Claims) InUse() (all int, drivers map[string]int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -42,7 +42,7 @@ const (
 	Forget     Action = "forget"      // remove the file
 )
 
-// Step is one action, the driver that it is for, and why.
+// Step is one action, its driver and its reason.
 type Step struct {
 	Action Action
 	Driver string
@@ -57,8 +57,8 @@ func Next(s State) Step {
 	return nextDown(s)
 }
 
-// nextUp is Next for a desired pod. It writes nothing before each driver is registered, so that a
-// pod whose driver never registers can be deleted.
+// nextUp returns the next step for a desired pod. No file is written before each driver is registered,
+// so that a pod whose driver never registers can be deleted.
 func nextUp(s State) Step {
 	var next *Driver
 	for i := range s.Drivers {
@@ -82,7 +82,8 @@ func nextUp(s State) Step {
 	return Step{Finish, "", "each driver has prepared the claim"}
 }
 
-// nextDown is Next for a terminated pod. A driver that is not registered does not delay the others.
+// nextDown returns the next step for a terminated pod. A driver that is not registered does not delay the
+// others.
 func nextDown(s State) Step {
 	switch {
 	case !s.Recorded:

@@ -64,7 +64,7 @@ func (c *Claims) Register(_ context.Context, name, endpoint string, versions []s
 	return nil
 }
 
-// connected notes the state of a driver's connection.
+// connected records the state of a driver's connection.
 func (c *Claims) connected(d *driver, connected bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,8 +99,8 @@ func (c *Claims) Unregister(name, endpoint string) {
 	c.syncLocked(name)
 }
 
-// acquire returns the plugin of a driver for a call, nil for none: the newest one that is connected,
-// else the newest one. The caller releases it.
+// acquire returns the plugin of a driver for a call, or nil: the newest one that is connected, else the
+// newest one. The caller releases it.
 func (c *Claims) acquire(name string) *driver {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +134,7 @@ func (c *Claims) registered(name string) bool {
 	return len(c.drivers[name]) > 0
 }
 
-// usableLocked reports whether a plugin of a driver is connected; c.mu is held.
+// usableLocked reports whether a plugin of a driver is connected. The caller holds c.mu.
 func (c *Claims) usableLocked(name string) bool {
 	return slices.ContainsFunc(c.drivers[name], func(d *driver) bool { return d.connected })
 }

@@ -20,7 +20,7 @@ const (
 type wipe struct {
 	at       time.Time
 	failures int
-	cancel   context.CancelFunc // of the request; nil: there is none
+	cancel   context.CancelFunc // of the request; nil if none is running
 }
 
 // leftover is a pod that no source has, and that a claim's file names.
@@ -168,7 +168,7 @@ func (c *Claims) retryOne(ctx context.Context, uid string) {
 	}
 }
 
-// isLeft reports whether no source has the pod, and it has not asked for claims since.
+// isLeft reports whether no source has the pod, and the pod has not requested claims since.
 func (c *Claims) isLeft(uid string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
