@@ -24,14 +24,14 @@ const (
 	Pause     Verb = "pause"
 	Resume    Verb = "resume"
 	Undo      Verb = "undo"
-	Clear     Verb = "clear"      // ends all overrides
+	Clear     Verb = "clear"      // ends the override of Command.Field, or all overrides
 	CreateJob Verb = "create-job" // creates a Job of a CronJob now
 )
 
 // Verbs returns all verbs.
 func Verbs() []Verb { return []Verb{Scale, Restart, Pause, Resume, Undo, Clear, CreateJob} }
 
-// Command is a request of a person about one workload.
+// Command is a user's request about one workload.
 type Command struct {
 	Verb Verb
 	// Replicas is the number that Scale sets. If Current is not nil, the command fails unless the
@@ -51,8 +51,8 @@ type Command struct {
 // "rolled back". It does not change the input. Call Next after the state is stored.
 func Do(in Input, c Command) (State, string, error) {
 	source := in.Object
-	effective, held, _ := in.State.Override.Apply(source)
-	r := request{in: in, source: source, effective: effective, next: held.copied(), state: in.State, kind: strings.ToLower(source.Kind)}
+	effective, override, _ := in.State.Override.Apply(source)
+	r := request{in: in, source: source, effective: effective, next: override.copied(), state: in.State, kind: strings.ToLower(source.Kind)}
 	result, err := r.do(c)
 	if err != nil {
 		return in.State, "", err
@@ -61,12 +61,12 @@ func Do(in Input, c Command) (State, string, error) {
 	return r.state, result, nil
 }
 
-// request is a Command that Do carries out.
+// request is a Command that Do executes.
 type request struct {
 	in                Input
-	source, effective *pod.Object
-	next              *Override
-	state             State
+	source, effective *pod.Object // the workload without and with its overrides
+	next              *Override   // after the command
+	state             State       // after the command
 	kind              string
 }
 
@@ -168,8 +168,8 @@ func (r *request) restart(f fieldsOf) (string, error) {
 	return "restarted", nil
 }
 
-// undo returns to an older revision. Without a number, it takes the newest earlier revision that
-// has not failed. A number selects any revision.
+// undo returns to an older revision. A number selects any revision; 0 stands for the newest earlier
+// revision that has not failed.
 func (r *request) undo(number int64, f fieldsOf) (string, error) {
 	name := r.source.Name
 	if f.paused != nil && *f.paused {
@@ -199,7 +199,7 @@ func (r *request) undo(number int64, f fieldsOf) (string, error) {
 	return "rolled back", nil
 }
 
-// noHistory returns why a workload keeps no earlier revision; "" if it may keep some.
+// noHistory returns why a workload keeps no earlier revision, or "" if it may keep some.
 func noHistory(object any) string {
 	if ptr.Deref(fieldsIn(object).history, defaultHistory) > 0 {
 		return ""
@@ -207,8 +207,7 @@ func noHistory(object any) string {
 	return ": spec.revisionHistoryLimit is 0, so no earlier revision is kept"
 }
 
-// maxActiveJobs limits the Jobs of a CronJob that have not finished: with that many, CreateJob
-// fails.
+// maxActiveJobs is the number of unfinished Jobs of a CronJob from which CreateJob fails.
 const maxActiveJobs = 100
 
 // createJob adds a Job to a CronJob, as if a scheduled time were due now.

@@ -29,7 +29,7 @@ const manyMissed = 100
 
 // nextCronJob decides for a CronJob as Kubernetes' CronJob controller does: it makes a Job for each
 // scheduled time, decides for its Jobs, and removes the oldest Jobs beyond the history limits. If
-// several starts were missed, only the newest one starts a Job. A later edit of the CronJob's
+// several scheduled times have passed, only the newest one starts a Job. A later edit of the CronJob's
 // template does not change a Job that has started.
 //
 // A CronJob without a time zone uses the time zone of Input.Now. No scheduled time starts twice: if
@@ -62,8 +62,7 @@ type cronChild struct {
 	completed bool // in this call
 }
 
-// load reads the state, and decides for each Job. If there is no state, it finds the Jobs by their
-// pods.
+// load reads the state, and decides for each Job. Without a state, it finds the Jobs by their pods.
 func (c *cronRun) load() {
 	now := seconds(c.in.Now)
 	c.state = CronJobState{Since: now}
@@ -80,7 +79,7 @@ func (c *cronRun) load() {
 	}
 }
 
-// child decides for one Job. positions are the positions of the template in the file; nil if the
+// child decides for one Job. positions are the positions of the template in the file, or nil if the
 // template may have changed.
 func (c *cronRun) child(run CronJobRun, positions map[string]pod.Position) *cronChild {
 	j := &jobRun{
@@ -103,8 +102,8 @@ func (c *cronRun) podsOf(job string) []Pod {
 	return out
 }
 
-// adopt fills an empty state with the Jobs whose pods exist: an earlier state was lost. It notes
-// the newest scheduled time of these Jobs, so that no scheduled time starts twice.
+// adopt fills an empty state with the Jobs whose pods exist: an earlier state was lost. It also sets
+// LastSchedule to the newest scheduled time of these Jobs, so that no scheduled time starts twice.
 func (c *cronRun) adopt() {
 	for _, p := range c.in.Pods {
 		ref := metav1.GetControllerOfNoCopy(p.Spec.Pod)
@@ -139,8 +138,8 @@ func (c *cronRun) noteFinished() {
 	}
 }
 
-// prune removes the Jobs whose ttlSecondsAfterFinished has passed, and the oldest ones beyond
-// the history limits.
+// prune removes the Jobs whose ttlSecondsAfterFinished has passed, and the oldest Jobs beyond the
+// history limits.
 func (c *cronRun) prune() {
 	spec := &c.cj.Spec
 	c.pruneOldest(batchv1.JobComplete, ptr.Deref(spec.SuccessfulJobsHistoryLimit, defaultSuccessfulHistory), "successfulJobsHistoryLimit")
@@ -268,10 +267,10 @@ func (c *cronRun) start(due time.Time) {
 	c.event(v1.EventTypeNormal, "SuccessfulCreate", "Created job "+name)
 }
 
-// nextDue returns the first scheduled time after now at which a Job may start; zero if there is
-// none. As in Kubernetes, the name of a Job contains its minute. So a schedule such as "@every 1s"
-// starts one Job a minute and is due once a minute. A CronJob that waits for its Job to finish is
-// also due once a minute.
+// nextDue returns the first scheduled time after now at which a Job may start, or zero. As in
+// Kubernetes, the name of a Job contains its minute. So a schedule such as "@every 1s" starts one Job
+// a minute and is due once a minute. A CronJob that waits for its Job to finish is also due once a
+// minute.
 func (c *cronRun) nextDue(schedule cron.Schedule) time.Time {
 	base := c.newest()
 	due, missed, err := lastDue(schedule, base, c.in.Now)
@@ -359,9 +358,9 @@ func parseSchedule(spec *batchv1.CronJobSpec) (s cron.Schedule, err error) {
 	return cron.ParseStandard(text)
 }
 
-// lastDue returns the newest scheduled time in the interval (after, now], zero if there is none,
-// and the number of scheduled times in the interval. Like Kubernetes, it computes both from the
-// distance between the first two scheduled times: for an irregular schedule they are estimates.
+// lastDue returns the newest scheduled time in the interval (after, now], or zero, and the number of
+// scheduled times in the interval. Like Kubernetes, it computes both from the distance between the
+// first two scheduled times. For an irregular schedule they are estimates.
 func lastDue(s cron.Schedule, after, now time.Time) (due time.Time, missed int64, err error) {
 	first := s.Next(after)
 	second := s.Next(first)

@@ -58,7 +58,7 @@ func oldestFirst(a, b Pod) int {
 	return cmp.Or(newestFirst(b.startedAt(), a.startedAt()), strings.Compare(a.Spec.Name, b.Spec.Name))
 }
 
-// surges reports whether the new pod may run beside the old one.
+// surges reports whether the new pod may run beside the old one (maxSurge).
 func (d *daemonSet) surges() bool {
 	r := d.spec.UpdateStrategy.RollingUpdate
 	return d.rolls() && r != nil && portion(ptr.Deref(r.MaxSurge, intstr.FromInt32(0)), 1, true) > 0

@@ -15,7 +15,7 @@ import (
 )
 
 // deployment is one decision about a Deployment. It has a ReplicaSet for each revision, as in
-// Kubernetes. These ReplicaSets exist only in the State; pods get their names and owner references
+// Kubernetes. These ReplicaSets exist only in the State. The names and owner references of pods come
 // from them.
 type deployment struct {
 	*result
@@ -112,8 +112,8 @@ func portion(v intstr.IntOrString, total int32, up bool) int32 {
 func (d *deployment) findSets() {
 	t, list := &d.spec.Template, adopt(d.in, d.in.State.Revisions, &d.spec.Template, appsv1.DefaultDeploymentUniqueLabelKey)
 	known := indexOfTemplate(list, t) >= 0
-	wanted := known || !d.spec.Paused && (d.rolling || !d.oldPodsRun(""))
-	if wanted {
+	hasNewest := known || !d.spec.Paused && (d.rolling || !d.oldPodsRun(""))
+	if hasNewest {
 		list = revise(list, t, d.in.Now, func(collisions int32) string { return templateHash(t, collisions) })
 	}
 	for i := range list {
@@ -129,7 +129,7 @@ func (d *deployment) findSets() {
 		}
 		d.sets = append(d.sets, s)
 	}
-	if !wanted {
+	if !hasNewest {
 		return
 	}
 	d.newest = d.sets[len(d.sets)-1]
@@ -157,7 +157,7 @@ func (d *deployment) oldPodsRun(hash string) bool {
 	})
 }
 
-// scale gives a ReplicaSet its number of pods, and reports whether that is a change.
+// scale sets the number of pods of a ReplicaSet, and reports whether the number changes.
 func (d *deployment) scale(s *replicaSet, n int32, reason string) bool {
 	if !s.isKnown() {
 		n = min(n, int32(len(s.pods)))
@@ -198,7 +198,7 @@ func (d *deployment) available(s *replicaSet) int32 {
 
 // decide returns the decision that follows from the sizes of the ReplicaSets.
 func (d *deployment) decide() Decision {
-	d.out.Wake = time.Time{} // a count before the last scaling may have set it
+	d.out.Wake = time.Time{} // a count before the last call of scale may have set it
 	for _, s := range slices.SortedStableFunc(slices.Values(d.sets), func(a, b *replicaSet) int { return cmp.Compare(a.order, b.order) }) {
 		d.apply(s)
 	}
@@ -228,8 +228,8 @@ func (d *deployment) decide() Decision {
 	return d.finish()
 }
 
-// apply adds to the decision the pods of a ReplicaSet that stay, and new pods until it has Replicas
-// of them.
+// apply adds to the decision the pods of a ReplicaSet that stay. It adds new pods until the
+// ReplicaSet has Replicas pods.
 func (d *deployment) apply(s *replicaSet) {
 	kept := s.kept()
 	for _, p := range s.pods[:len(s.pods)-len(kept)] {

@@ -24,8 +24,8 @@ func (d *deployment) deadline() (time.Duration, bool) {
 	return time.Duration(seconds) * time.Second, seconds != math.MaxInt32
 }
 
-// notePause notes that the Deployment was paused or resumed, so that the deadline does not count
-// the time of a pause.
+// notePause updates the condition Progressing when the Deployment is paused or resumed, so that the
+// deadline does not count the time of a pause.
 func (d *deployment) notePause() {
 	c := d.condition(appsv1.DeploymentProgressing)
 	if _, limited := d.deadline(); !limited || c != nil && c.Reason == reasonTimedOut {

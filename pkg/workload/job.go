@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// maxFinishedPods limits the finished pods that a Job keeps in the set: each has a directory and
-// logs on the node. The newest ones stay. Kubernetes keeps all of them.
+// maxFinishedPods limits the finished pods that a Job keeps in the set, because each has a directory
+// and logs on the node. The newest ones stay. Kubernetes keeps all of them.
 const maxFinishedPods = 100
 
 // evicted is the reason in the status of an evicted pod.
@@ -29,8 +29,8 @@ const evicted = "Evicted"
 // removed. A Job that has finished never makes pods again. An evicted pod counts as failed, and
 // leaves the set: otherwise the node would start it again.
 //
-// Some fields of a Job are immutable in Kubernetes, above all the pod template. They keep the
-// values that they had when the Job began. An event reports an edit of them.
+// Some fields of a Job, such as the pod template, are immutable in Kubernetes. They keep the values
+// that they had when the Job began. An event reports an edit of them.
 func nextJob(in Input) Decision {
 	job, ok := in.Object.Object.(*batchv1.Job)
 	if !ok {
@@ -65,17 +65,17 @@ type jobRun struct {
 	positions map[string]pod.Position
 	state     JobState
 
-	active  []Pod   // run, or will run
-	ended   []Pod   // have finished, and are not counted yet
-	kept    []Pod   // have finished and are counted
-	leaving []Pod   // left the set, and still run
-	made    int32   // new pods
+	active  []Pod   // pods that run, or will run
+	ended   []Pod   // pods that have finished, and are not counted yet
+	kept    []Pod   // pods that have finished, and are counted
+	leaving []Pod   // pods that left the set, and still run
+	made    int32   // the number of new pods
 	done    indexes // the completion indexes that succeeded
 	failed  indexes
 	expired bool // ttlSecondsAfterFinished has passed
 }
 
-// next fills in the decision and the new state.
+// next computes the decision and the new state.
 func (j *jobRun) next() {
 	j.copyState()
 	j.observe()
@@ -101,8 +101,8 @@ func (j *jobRun) next() {
 	j.close()
 }
 
-// copyState copies the state, and moves times that are after now back to now. Such times exist
-// after the clock was set back; no wait may last longer because of that.
+// copyState copies the state, and sets times that are after now to now. Such times exist after the
+// clock was set back. Without the change, a wait would last longer.
 func (j *jobRun) copyState() {
 	s := &j.state
 	now := seconds(j.in.Now)
@@ -166,7 +166,7 @@ func startsAgain(p Pod) bool {
 }
 
 // count adds the pods that have finished since the last call to the status. If the podFailurePolicy
-// fails the whole Job, failJob is the message of that.
+// fails the whole Job, failJob is the message for its condition.
 func (j *jobRun) count() (failJob string) {
 	now := j.in.Now
 	slices.SortStableFunc(j.ended, func(a, b Pod) int {
@@ -265,7 +265,7 @@ func (j *jobRun) manage() {
 	case j.spec.Completions != nil:
 		want = max(0, min(want, *j.spec.Completions-j.succeeded()))
 	case j.succeeded() > 0:
-		want = int32(len(j.active)) // one pod has succeeded: the others may finish, and no pod is added
+		want = int32(len(j.active)) // a pod has succeeded: the other pods may finish, and no pod is added
 	}
 	if extra := len(j.active) - int(want); extra > 0 {
 		slices.SortStableFunc(j.active, removalOrder)
@@ -303,7 +303,7 @@ func (j *jobRun) grow(n int32) {
 	}
 }
 
-// waits reports whether a time is after now. If it is, Next is due at that time.
+// waits reports whether until is after now. If it is, the decision is due at that time.
 func (j *jobRun) waits(until time.Time) bool {
 	if !j.in.Now.Before(until) {
 		return false
@@ -312,7 +312,7 @@ func (j *jobRun) waits(until time.Time) bool {
 	return true
 }
 
-// make makes the pod of a completion index; -1 stands for no index.
+// make makes the pod of a completion index, or with -1 a pod without an index.
 func (j *jobRun) make(index int32) {
 	parts := podParts{owner: j.owner, labels: map[string]string{}, annotations: map[string]string{}, positions: j.positions}
 	controller := j.name
@@ -363,7 +363,7 @@ func (j *jobRun) newName(controller string, index int32) string {
 	}
 }
 
-// progress returns the reason for a new pod: how far the Job has come.
+// progress returns the progress of the Job, as the reason for a new pod.
 func (j *jobRun) progress(index int32) string {
 	var text string
 	if index >= 0 {

@@ -64,8 +64,8 @@ func judgeFailure(policy *batchv1.PodFailurePolicy, p Pod) failure {
 	return failure{}
 }
 
-// matchRule returns a message with the exit code or condition by which a rule matches a failed pod;
-// "" if the rule does not match.
+// matchRule returns a message with the exit code or condition by which a rule matches a failed pod,
+// or "" if the rule does not match.
 func matchRule(rule *batchv1.PodFailurePolicyRule, p Pod) string {
 	if codes := rule.OnExitCodes; codes != nil {
 		for _, list := range [][]v1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// indexes is a set of completion indexes: sorted spans with a gap between any two of them.
+// indexes is a set of completion indexes, as sorted spans with gaps between them.
 type indexes []span
 
 type span struct{ first, last int32 }
@@ -121,12 +121,12 @@ func matchSuccessPolicy(policy *batchv1.SuccessPolicy, completions int32, done i
 	for i, rule := range policy.Rules {
 		count := done.count()
 		if rule.SucceededIndexes != nil {
-			asked := parseIndexes(*rule.SucceededIndexes, completions)
-			if len(asked) == 0 {
+			required := parseIndexes(*rule.SucceededIndexes, completions)
+			if len(required) == 0 {
 				continue
 			}
-			count = asked.common(done)
-			met = count == asked.count()
+			count = required.common(done)
+			met = count == required.count()
 		}
 		if met || rule.SucceededCount != nil && count >= *rule.SucceededCount {
 			return fmt.Sprintf("Matched rules at index %d", i), true

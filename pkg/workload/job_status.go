@@ -91,8 +91,8 @@ func finished(s *batchv1.JobStatus) *batchv1.JobCondition {
 	return cmp.Or(condition(s, batchv1.JobComplete), condition(s, batchv1.JobFailed))
 }
 
-// ending returns the condition FailureTarget or SuccessCriteriaMet, which makes the result of the
-// Job certain; nil if it has neither. The Job finishes later, when no pod of it is terminating.
+// ending returns the condition FailureTarget or SuccessCriteriaMet, which decides the result of the
+// Job, or nil. The Job finishes later, when none of its pods is terminating.
 func (j *jobRun) ending() *batchv1.JobCondition {
 	return cmp.Or(condition(&j.state.Status, batchv1.JobSuccessCriteriaMet), condition(&j.state.Status, batchv1.JobFailureTarget))
 }
@@ -118,7 +118,7 @@ func (j *jobRun) setCondition(t batchv1.JobConditionType, value v1.ConditionStat
 }
 
 // judge decides whether the Job fails, or has met its successPolicy. failJob is the message if the
-// podFailurePolicy fails the Job; else "".
+// podFailurePolicy fails the Job, or "".
 func (j *jobRun) judge(failJob string) {
 	if j.ending() != nil {
 		return
@@ -184,8 +184,8 @@ func (j *jobRun) reportSuspended() {
 	}
 }
 
-// end removes the active pods of a Job whose result is certain. It finishes the Job when no pod of
-// it is terminating. If the Job fails, its active pods count as failed.
+// end removes the active pods of a Job whose result is decided. It finishes the Job when none of its
+// pods is terminating. If the Job fails, its active pods count as failed.
 func (j *jobRun) end() {
 	c := *j.ending()
 	reason := "the Job is complete: "
@@ -258,8 +258,8 @@ func (j *jobRun) close() {
 	}
 }
 
-// status returns the status, with the counts of active pods. The state lacks these counts, because
-// each change of the state is written to the disk.
+// status returns the status with the counts of active pods. The state lacks these counts, because
+// each change of the state causes a write to the disk.
 func (j *jobRun) status() *batchv1.JobStatus {
 	s := j.state.Status.DeepCopy()
 	ready, terminating := int32(0), int32(len(j.leaving))

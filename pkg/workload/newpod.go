@@ -120,7 +120,7 @@ func Owns(o *pod.Object, node string, s *pod.Spec) bool {
 	return ref.UID == childUID(uid, ref.Kind, ref.Name)
 }
 
-// MayOwn reports whether some workload of a source without an API server may have made the pod.
+// MayOwn reports whether a workload of a source without an API server may have made the pod.
 func MayOwn(s *pod.Spec) bool {
 	ref := metav1.GetControllerOfNoCopy(s.Pod)
 	return ref != nil && pod.IsWorkload(ref.Kind) && !s.Origin.FromAPI()

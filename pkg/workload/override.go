@@ -44,7 +44,7 @@ type TemplateOverride struct {
 	Since    metav1.Time        `json:"since"`
 	// Why is the reason, as one clause: "rollout undo to revision 1".
 	Why string `json:"why"`
-	// Rollback says that a rollback chose the template, because the version of the source failed.
+	// Rollback means that a rollback chose the template, because the version of the source failed.
 	Rollback bool `json:"rollback,omitempty"`
 }
 
@@ -55,7 +55,7 @@ type Overridden struct {
 	Source string    `json:"source"` // the value in the source
 	Why    string    `json:"why"`
 	Since  time.Time `json:"since"`
-	// Rollback says that a rollback, not a command, chose the value.
+	// Rollback means that a rollback, not a command, chose the value.
 	Rollback bool `json:"rollback,omitempty"`
 }
 
@@ -111,8 +111,8 @@ func (o *Override) Check() error {
 	return nil
 }
 
-// fieldsOf are the fields of a workload that commands read and overrides replace; nil for those that
-// the kind does not have.
+// fieldsOf has pointers to the fields of a workload that overrides replace. A pointer is nil if the
+// kind does not have the field.
 type fieldsOf struct {
 	replicas **int32
 	paused   *bool
@@ -137,50 +137,50 @@ func fieldsIn(object any) fieldsOf {
 // Apply returns the workload with its overrides, and the overrides that are in effect. ended names
 // the fields whose override has ended, because the field has changed in the source. Apply changes
 // neither the receiver nor the argument.
-func (o *Override) Apply(source *pod.Object) (effective *pod.Object, held *Override, ended []string) {
+func (o *Override) Apply(source *pod.Object) (effective *pod.Object, inEffect *Override, ended []string) {
 	if o == nil {
 		return source, nil, nil
 	}
-	f, h := fieldsIn(source.Object), Override{}
+	f, rest := fieldsIn(source.Object), Override{}
 	if r := o.Replicas; r != nil {
-		if f.replicas != nil && ptr.Deref(*f.replicas, 1) == r.Source {
-			h.Replicas = r
+		if f.replicas != nil && valueOr(*f.replicas, 1) == r.Source {
+			rest.Replicas = r
 		} else {
 			ended = append(ended, "spec.replicas")
 		}
 	}
 	if p := o.Paused; p != nil {
 		if f.paused != nil && *f.paused == p.Source {
-			h.Paused = p
+			rest.Paused = p
 		} else {
 			ended = append(ended, "spec.paused")
 		}
 	}
 	if t := o.Template; t != nil {
 		if f.template != nil && sameTemplate(f.template, &t.Source) {
-			h.Template = t
+			rest.Template = t
 		} else {
 			ended = append(ended, "spec.template")
 		}
 	}
-	if held = (&h).orNil(); held == nil {
+	if inEffect = (&rest).orNil(); inEffect == nil {
 		return source, nil, ended
 	}
 	copied := *source
 	copied.Object = source.Object.(runtime.Object).DeepCopyObject()
 	f = fieldsIn(copied.Object)
-	if h.Replicas != nil {
-		n := h.Replicas.Replicas
+	if rest.Replicas != nil {
+		n := rest.Replicas.Replicas
 		*f.replicas = &n
 	}
-	if h.Paused != nil {
-		*f.paused = h.Paused.Paused
+	if rest.Paused != nil {
+		*f.paused = rest.Paused.Paused
 	}
-	if h.Template != nil {
-		*f.template = *h.Template.Template.DeepCopy()
+	if rest.Template != nil {
+		*f.template = *rest.Template.Template.DeepCopy()
 		copied.Positions = nil // they belong to the template in the file
 	}
-	return &copied, held, ended
+	return &copied, inEffect, ended
 }
 
 // sameTemplate reports whether two templates are equal with all defaults.

@@ -55,8 +55,8 @@ func (p Pod) phase() v1.PodPhase {
 // isTerminated reports whether the pod has Succeeded or Failed.
 func (p Pod) isTerminated() bool { return pod.IsPhaseTerminal(p.phase()) }
 
-// startedAt returns status.startTime, zero for a pod without a report: pods that are not from an
-// API server have no creation time.
+// startedAt returns status.startTime, or zero for a pod without a report. It stands for the creation
+// time, which pods that are not from an API server lack.
 func (p Pod) startedAt() time.Time {
 	if p.Status == nil || p.Status.StartTime == nil {
 		return time.Time{}
@@ -79,7 +79,7 @@ func (p Pod) restarts() int32 {
 	return most
 }
 
-// earlier returns the earlier of two times; a zero time is none.
+// earlier returns the earlier of two times. It ignores a zero time.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -13,11 +13,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// ReleaseKey identifies a release. The workloads of one are of one namespace and of one layer: no
-// source reaches the workloads of another source by the name of their release.
+// ReleaseKey identifies a release. Its workloads are of one namespace and one layer, so that a source
+// cannot put its workloads into a release of another source.
 type ReleaseKey struct{ Layer, Namespace, Name string }
 
-// ReleaseOf returns the release of a workload; its name is "" if the workload is in none.
+// ReleaseOf returns the release of a workload. The name is "" for a workload without a release.
 func ReleaseOf(o *pod.Object) ReleaseKey {
 	name := annotationsOf(o)[pod.AnnotationRelease]
 	if name == "" || !pod.HasVersions(o.Kind) {
@@ -26,29 +26,30 @@ func ReleaseOf(o *pod.Object) ReleaseKey {
 	return ReleaseKey{o.Origin.Layer(), o.Namespace, name}
 }
 
-// MaxRelease limits the workloads of a release, because each decision about one depends on all.
+// MaxRelease limits the workloads of a release, because a decision about one depends on all others.
 const MaxRelease = 50
 
-// Outcome is the end of a rollout of a release.
+// Outcome is the result of a rollout of a release.
 type Outcome string
 
 // The outcomes. A rollout without an outcome continues.
 const (
 	Passed Outcome = "passed" // every new version passed its trial
-	// Failed says that a new version failed: all workloads that changed return to the versions before.
+	// Failed means that a new version failed: all workloads that changed return to their previous
+	// versions.
 	Failed Outcome = "failed"
-	// Stays says that a new version failed, and that one of the workloads cannot return, so that
+	// Stays means that a new version failed, and that one of the workloads cannot return, so that
 	// none does.
 	Stays Outcome = "stays"
 )
 
-// ReleaseState is the part of a workload in a rollout of its release. The first workload whose
-// state has an outcome decides for all: the other workloads take the outcome from it, also after a
-// restart of the agent. So versions that changed together stay together.
+// ReleaseState is the state of a workload in a rollout of its release. The first workload that has
+// an outcome in its state decides for all. The other workloads copy the outcome, also after a restart
+// of the agent. So versions that changed together stay together.
 type ReleaseState struct {
 	Name string `json:"name"`
-	// Rollout is the number of the rollout, which rises. Workloads that changed together have the
-	// same number.
+	// Rollout is the number of the rollout. Each rollout has a higher one than the rollout before.
+	// Workloads that changed together have the same number.
 	Rollout int64 `json:"rollout"`
 	// Before is the hash of the revision that the workload had before; "" if it is new.
 	Before  string  `json:"before,omitempty"`
@@ -56,8 +57,9 @@ type ReleaseState struct {
 	// Failed is the workload whose version failed, as deployment/web, and Why the reason.
 	Failed string `json:"failed,omitempty"`
 	Why    string `json:"why,omitempty"`
-	// Without has the workloads that were about to take part when a failure ended the rollout, and
-	// whose states could not be written, with the hash of their new template. They do not try it.
+	// Without has the hashes of the new templates of some workloads. These were about to join the
+	// rollout when it failed, and their states could not be written. They do not roll out these
+	// templates.
 	Without map[string]string `json:"without,omitempty"`
 }
 
@@ -68,22 +70,21 @@ type Member struct {
 	// State is the state that is stored.
 	State State
 	// Maybe is another state that the store may have: it is being written, or its write has failed.
-	// While it is not nil, no outcome may depend on State, except that a rollback waits for stuckAfter
-	// at most.
+	// While it is not nil, no outcome may depend on State. A rollback waits for it at most stuckAfter.
 	Maybe *State
-	// MaybeSince is when the first of these writes began.
+	// MaybeSince is when the first write of a Maybe began.
 	MaybeSince time.Time
 }
 
 // stuckAfter is how long a rollback waits for a workload whose state cannot be written.
 const stuckAfter = time.Minute
 
-// isStuck reports whether a rollback does not wait any more for the state of the workload.
+// isStuck reports whether a rollback no longer waits for the state of the workload.
 func (m *Member) isStuck(now time.Time) bool {
 	return m.Maybe != nil && !now.Before(m.MaybeSince.Add(stuckAfter))
 }
 
-// nameOf returns the name of a workload inside its namespace, with its kind.
+// nameOf returns the kind and name of a workload, such as deployment/web.
 func nameOf(o *pod.Object) string { return strings.ToLower(o.Kind) + "/" + o.Name }
 
 // isChanged reports whether the newest revision is a new version of a rollout in progress.
@@ -97,7 +98,7 @@ func (s *State) needs(r *Revision) bool {
 	return s.Release != nil && s.Release.Outcome == "" && s.Release.Before == r.Hash
 }
 
-// before returns the revision that the workload had before the rollout, nil if it is new.
+// before returns the revision that the workload had before the rollout, or nil if it is new.
 func (s *State) before() *Revision {
 	if s.Release == nil {
 		return nil
@@ -108,40 +109,41 @@ func (s *State) before() *Revision {
 	return nil
 }
 
-// Together returns the other workloads whose new versions are of the same rollout of the release as
-// that of the workload: if one fails, all return. rolls is false if the workload has no new version
-// in a rollout of a release.
+// Together returns the other workloads with a new version in the workload's rollout of the release:
+// if one version fails, all workloads return. rolls is false if the workload has no new version in a
+// rollout of a release.
 func Together(s *State, others []Member) (all []pod.ObjectKey, rolls bool) {
 	if !s.isChanged() {
 		return nil, false
 	}
 	for i := range others {
-		if m := &others[i]; m.isWith(s.Release) {
+		if m := &others[i]; m.takesPart(s.Release) {
 			all = append(all, m.Object.ObjectKey())
 		}
 	}
 	return all, true
 }
 
-// isWith reports whether a workload has a new version in the rollout. A workload that replaces pods
-// only after a user deletes them does not take part.
-func (m *Member) isWith(r *ReleaseState) bool {
+// takesPart reports whether a workload has a new version in the rollout. A workload that replaces
+// pods only after a user deletes them does not take part.
+func (m *Member) takesPart(r *ReleaseState) bool {
 	return m.State.isChanged() && m.State.Release.Name == r.Name && m.State.Release.Rollout == r.Rollout && replacesPods(m.Object)
 }
 
-// begins reports whether a workload, with its overrides, is to begin the rollout of a template.
-func begins(effective *pod.Object, s *State) bool {
+// beginsRollout reports whether a workload, with its overrides, has a template to roll out that is
+// not its newest revision.
+func beginsRollout(effective *pod.Object, s *State) bool {
 	return replacesPods(effective) && !isPaused(effective) && !s.hasTemplate(effective)
 }
 
-// begin notes that a new template of the workload is part of a rollout of its release: of the
-// rollout in progress, or else of a new one.
-func (in *Input) begin() {
+// joinRollout makes a new template of the workload part of a rollout of its release: of the rollout
+// in progress, or else of a new one.
+func (in *Input) joinRollout() {
 	key, r := ReleaseOf(in.Object), in.State.Release
 	if r != nil && r.Name != key.Name {
 		r = nil
 	}
-	if in.State.Release = r; key.Name == "" || !begins(in.Object, &in.State) {
+	if in.State.Release = r; key.Name == "" || !beginsRollout(in.Object, &in.State) {
 		return
 	}
 	before := ""
@@ -149,22 +151,22 @@ func (in *Input) begin() {
 		before = in.State.Revisions[n-1].Hash
 	}
 	if r == nil || r.Outcome != "" {
-		in.State.Release = &ReleaseState{Name: key.Name, Rollout: in.rollout(key.Name), Before: before}
+		in.State.Release = &ReleaseState{Name: key.Name, Rollout: in.rolloutNumber(key.Name), Before: before}
 	}
 	if d, is := in.Object.Object.(*appsv1.Deployment); is && before != "" && d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 		in.reviseFirst(&d.Spec.Template)
 	}
 }
 
-// reviseFirst adds the revision of the template before the old pods are gone. Otherwise the version
-// would not be known if another workload fails in this time.
+// reviseFirst adds the revision of the template before the old pods are gone. Otherwise the state
+// would lack the new version if another workload fails before that.
 func (in *Input) reviseFirst(t *v1.PodTemplateSpec) {
 	in.State.Revisions = revise(in.State.Revisions, t, in.Now, func(collisions int32) string { return templateHash(t, collisions) })
-	in.State.Deployment = in.State.Deployment.restarted()
+	in.State.Deployment = in.State.Deployment.withoutProgress()
 }
 
-// rollout returns the number of the rollout in progress, or of the next one.
-func (in *Input) rollout(release string) int64 {
+// rolloutNumber returns the number of the rollout in progress, or of the next one.
+func (in *Input) rolloutNumber(release string) int64 {
 	newest, over := int64(0), true
 	see := func(r *ReleaseState) {
 		switch {
@@ -188,8 +190,8 @@ func (in *Input) rollout(release string) int64 {
 	return newest
 }
 
-// withOutcome returns the rollout if it has an outcome, else nil: until a rollout is stored as begun, a
-// workload that begins one at the same time gets its number by itself.
+// withOutcome returns the rollout if it has an outcome, else nil. A rollout that begins, and whose
+// state may not be stored, does not count: another workload that begins computes the same number.
 func withOutcome(r *ReleaseState) *ReleaseState {
 	if r == nil || r.Outcome == "" {
 		return nil
@@ -197,8 +199,8 @@ func withOutcome(r *ReleaseState) *ReleaseState {
 	return r
 }
 
-// tryAgain ends the override of a version that was left because another workload failed, once that
-// workload has another version: both belong to the release.
+// tryAgain ends the override of a workload that returned because another workload failed. It does so
+// once the other workload has a new version, so that both roll out together.
 func (in *Input) tryAgain() []Event {
 	if !triesAgain(in.Object, &in.State, in.stateOf) {
 		return nil
@@ -221,7 +223,7 @@ func triesAgain(o *pod.Object, s *State, stateOf func(name string) *State) bool 
 	return failed != nil && failed.isChanged() && failed.Release.Name == r.Name && failed.Release.Rollout > r.Rollout
 }
 
-// stateOf returns the state of a workload of the release, nil for none.
+// stateOf returns the state of a workload of the release, or nil.
 func (in *Input) stateOf(of string) *State {
 	if of == nameOf(in.Object) {
 		return &in.State
@@ -234,10 +236,10 @@ func (in *Input) stateOf(of string) *State {
 	return nil
 }
 
-// follow takes the outcome that another workload of the release has. If that is a failure, follow
-// returns the version to leave, the version to return to, and the reason.
-func (in *Input) follow() (failed, to *Revision, why string, events []Event) {
-	outcome := in.outcomeElsewhere()
+// copyOutcome copies the outcome that another workload of the release has. If the rollout failed, it
+// returns the version that failed with it, the version to return to, and the reason.
+func (in *Input) copyOutcome() (failed, to *Revision, why string, events []Event) {
+	outcome := in.outcomeOfOthers()
 	if outcome == nil {
 		return nil, nil, "", nil
 	}
@@ -252,7 +254,7 @@ func (in *Input) follow() (failed, to *Revision, why string, events []Event) {
 	switch why = next.Why; {
 	case next.Outcome == Passed:
 		newest.Good = true
-	case !in.State.hasTemplate(in.Object): // another version follows in any case
+	case !in.State.hasTemplate(in.Object): // the template has changed again
 		newest.Failed, newest.Good = why, false
 	case back == nil || !in.canReturn(in.Object, back):
 		events = []Event{{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d stays, because there is no other one to return to: %s", newest.Number, why)}}
@@ -262,10 +264,10 @@ func (in *Input) follow() (failed, to *Revision, why string, events []Event) {
 	return nil, nil, "", events
 }
 
-// outcomeElsewhere returns the outcome of the rollout of the workload in the state of another one,
-// nil for none. An outcome that the store may have counts once its workload is stuck: if the store
-// has another state, the workload takes the outcome back from here.
-func (in *Input) outcomeElsewhere() *ReleaseState {
+// outcomeOfOthers returns the state of another workload that has an outcome of this workload's
+// rollout, or nil. Once that workload is stuck, an outcome in its Maybe counts, too. If its store
+// does not have it, that workload copies the outcome from this one.
+func (in *Input) outcomeOfOthers() *ReleaseState {
 	r := in.State.Release
 	if r == nil || r.Outcome != "" || r.Name != ReleaseOf(in.Object).Name {
 		return nil
@@ -285,14 +287,14 @@ func (in *Input) outcomeElsewhere() *ReleaseState {
 	return nil
 }
 
-// stayBehind keeps the version of a workload whose new template was about to take part in a rollout
+// stayBehind keeps the newest revision of a workload whose new template was about to join a rollout
 // that has failed. It returns the event about it.
 func (in *Input) stayBehind(source *pod.Object) []Event {
 	n := len(in.State.Revisions)
-	if n == 0 || !begins(in.Object, &in.State) {
+	if n == 0 || !beginsRollout(in.Object, &in.State) {
 		return nil
 	}
-	failed := in.failedWithout()
+	failed := in.failedRollout()
 	newest := &in.State.Revisions[n-1]
 	if failed == nil || !in.canReturn(in.Object, newest) {
 		return nil
@@ -309,10 +311,10 @@ func (in *Input) stayBehind(source *pod.Object) []Event {
 	return []Event{{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("The new version is not tried: %s", failed.Why)}}
 }
 
-// failedWithout returns the newest rollout of the release, if that has failed, and the workload was
-// about to take part in it with its template of now; else nil. An outcome that is being stored counts:
-// if it is lost, the others take it back from the workload.
-func (in *Input) failedWithout() *ReleaseState {
+// failedRollout returns the newest rollout of the release if it has failed and if the workload was
+// about to join it with its current template, else nil. An outcome that is being stored counts. If
+// its write fails, the other workloads copy the outcome from this one.
+func (in *Input) failedRollout() *ReleaseState {
 	t, _ := in.Object.Template()
 	name := ReleaseOf(in.Object).Name
 	var newest *ReleaseState
@@ -338,8 +340,8 @@ func (in *Input) canReturn(effective *pod.Object, to *Revision) bool {
 	return to.isKnown() && of.allows(to)
 }
 
-// judgeRelease ends the rollout of the release if it is time. why is the reason if the newest
-// version of this workload failed, else "". If the workload returns to the previous version,
+// judgeRelease ends the rollout of the release once its outcome is certain. why is the reason if the
+// newest version of this workload failed, else "". If the workload returns to the previous version,
 // judgeRelease returns both versions and the reason.
 func (in *Input) judgeRelease(d *Decision, newest *Revision, why string) (failed, to *Revision, reason string) {
 	r := *d.State.Release
@@ -354,17 +356,17 @@ func (in *Input) judgeRelease(d *Decision, newest *Revision, why string) (failed
 	}
 	r.Failed = nameOf(in.Object)
 	r.Why = fmt.Sprintf("release %s failed: %s: %s", r.Name, r.Failed, why)
-	blocks := in.whoCannotReturn(&r)
-	if blocks != "" {
+	obstacle := in.obstacle(&r)
+	if obstacle != "" {
 		r.Outcome = Stays
 		d.State.Release, d.State.Trial = &r, nil
-		d.Events = append(d.Events, Event{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d failed, and %s: %s", newest.Number, blocks, r.Why)})
+		d.Events = append(d.Events, Event{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d failed, and %s: %s", newest.Number, obstacle, r.Why)})
 		return nil, nil, ""
 	}
 	r.Outcome = Failed
 	in.leaveOut(&r)
 	back := in.State.before()
-	if back == nil { // the workload is new: only the other ones return
+	if back == nil { // the workload is new: only the other workloads return
 		d.State.Release, d.State.Trial = &r, nil
 		d.Events = append(d.Events, Event{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d failed, and there is no other one to return to: %s", newest.Number, r.Why)})
 		return nil, nil, ""
@@ -373,9 +375,9 @@ func (in *Input) judgeRelease(d *Decision, newest *Revision, why string) (failed
 	return newest, back, r.Why
 }
 
-// mustWait reports whether the rollout of a release cannot end yet. That is so if the state of
-// another workload is being stored, if that workload is about to take part, or, for a success, if
-// it is on trial. A failure does not wait for a workload that is stuck.
+// mustWait reports whether the rollout of a release cannot end yet. It waits for another workload
+// whose state is being stored, or which is about to join the rollout. A success also waits for
+// workloads on trial. A failure does not wait for a workload that is stuck.
 func (in *Input) mustWait(d *Decision, r *ReleaseState, success bool) bool {
 	return slices.ContainsFunc(in.Release, func(m Member) bool {
 		switch {
@@ -390,18 +392,18 @@ func (in *Input) mustWait(d *Decision, r *ReleaseState, success bool) bool {
 		}
 		effective, _, _ := m.State.Override.Apply(m.Object)
 		switch {
-		case begins(effective, &m.State):
+		case beginsRollout(effective, &m.State):
 			return true
 		case !success:
 			return false
 		}
 		t := m.State.Trial
-		return triesAgain(m.Object, &m.State, in.stateOf) || m.isWith(r) && (t == nil || !t.Passed)
+		return triesAgain(m.Object, &m.State, in.stateOf) || m.takesPart(r) && (t == nil || !t.Passed)
 	})
 }
 
-// leaveOut notes the workloads whose states cannot be written, when a rollout fails. They follow once
-// their states can be written.
+// leaveOut adds to a failed rollout the workloads whose states cannot be written. They return, or do
+// not roll out, once their states can be written.
 func (in *Input) leaveOut(r *ReleaseState) {
 	var names []string
 	r.Without = nil
@@ -412,13 +414,13 @@ func (in *Input) leaveOut(r *ReleaseState) {
 		}
 		name := nameOf(m.Object)
 		effective, _, _ := m.State.Override.Apply(m.Object)
-		if t, _ := effective.Template(); begins(effective, &m.State) {
+		if t, _ := effective.Template(); beginsRollout(effective, &m.State) {
 			if r.Without == nil {
 				r.Without = make(map[string]string)
 			}
 			r.Without[name] = templateHash(t, 0)
 			names = append(names, name)
-		} else if m.isWith(r) {
+		} else if m.takesPart(r) {
 			names = append(names, name)
 		}
 	}
@@ -428,10 +430,10 @@ func (in *Input) leaveOut(r *ReleaseState) {
 	}
 }
 
-// whoCannotReturn returns a clause that names a workload that cannot return to its previous
-// version, and says that the others stay for that reason. It returns "" if all workloads with a
-// previous version can return.
-func (in *Input) whoCannotReturn(r *ReleaseState) string {
+// obstacle returns why no workload of the rollout returns: a clause with the name of a workload that
+// cannot return to its previous version. It returns "" if all workloads with a previous version can
+// return.
+func (in *Input) obstacle(r *ReleaseState) string {
 	returns := false
 	check := func(o *pod.Object, s *State) string {
 		to := s.before()
@@ -441,11 +443,11 @@ func (in *Input) whoCannotReturn(r *ReleaseState) string {
 		if returns = true; to != nil && in.canReturn(o, to) {
 			return ""
 		}
-		return "no workload of the release is rolled back, because " + nameOf(o) + " has no version before that it may have"
+		return "no workload of the release is rolled back, because " + nameOf(o) + " has no previous version that it may use"
 	}
 	all := []string{check(in.Object, &in.State)}
 	for i := range in.Release {
-		if m := &in.Release[i]; m.isWith(r) {
+		if m := &in.Release[i]; m.takesPart(r) {
 			effective, _, _ := m.State.Override.Apply(m.Object)
 			all = append(all, check(effective, &m.State))
 		}

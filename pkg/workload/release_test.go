@@ -425,7 +425,7 @@ func TestRelease_OneCannotReturn_NoneDoes(t *testing.T) {
 	}
 	f.breaks("db")
 	f.decide(f.named("db"))
-	if text := f.named("db").events(); !strings.HasPrefix(text, "RevisionFailed: Revision 2 failed, and no workload of the release is rolled back, because deployment/api has no version before that it may have: release shop failed: statefulset/db: container web") {
+	if text := f.named("db").events(); !strings.HasPrefix(text, "RevisionFailed: Revision 2 failed, and no workload of the release is rolled back, because deployment/api has no previous version that it may use: release shop failed: statefulset/db: container web") {
 		t.Error(text)
 	}
 	f.turn()

@@ -55,8 +55,8 @@ func nextReplicaSet(in Input) Decision {
 // replicasOf returns the number of replicas of a workload.
 func replicasOf(field *int32) int { return int(min(ptr.Deref(field, 1), pod.MaxReplicas)) }
 
-func hasLabels(labels, wanted map[string]string) bool {
-	for k, v := range wanted {
+func hasLabels(labels, required map[string]string) bool {
+	for k, v := range required {
 		if have, ok := labels[k]; !ok || have != v {
 			return false
 		}
@@ -127,7 +127,7 @@ func phaseOrder(p Pod) int {
 	return 0 // it has terminated
 }
 
-// newestFirst compares two times; a zero time is the newest.
+// newestFirst compares two times. A zero time is the newest.
 func newestFirst(a, b time.Time) int {
 	if a.IsZero() || b.IsZero() {
 		return cmp.Compare(zeroOrder(a), zeroOrder(b))

@@ -26,7 +26,7 @@ func newResult(in *Input) *result {
 	return &result{in: in, taken: taken, out: Decision{State: in.State}}
 }
 
-// present returns the pods that the last decision had.
+// present returns the pods of the last decision.
 func (r *result) present() iter.Seq[Pod] {
 	return func(yield func(Pod) bool) {
 		for _, p := range r.in.Pods {
@@ -69,8 +69,8 @@ func (r *result) terminating() int32 {
 
 type counts struct{ ready, available int32 }
 
-// count counts pods that stay. It makes the decision due again when the next of them becomes
-// available.
+// count counts the ready and available ones of the pods. It makes the decision due again when the
+// next of them becomes available.
 func (r *result) count(pods []Pod, minReady int32) counts {
 	var c counts
 	for _, p := range pods {
@@ -127,8 +127,8 @@ func (r *result) noteHostPorts() {
 	}
 }
 
-// portRemedy returns the edit of the workload that frees the host port for the new pod: the update
-// then stops the pod of the older revision first. It is "" for two pods of the same revision.
+// portRemedy returns the edit of the workload with which an update stops the pod of the older revision
+// first, which frees the host port. It returns "" for two pods of the same revision.
 func (r *result) portRemedy(fresh, holder *pod.Spec) string {
 	for label, remedy := range map[string]string{
 		appsv1.DefaultDeploymentUniqueLabelKey: ": maxSurge 0 or the strategy Recreate is needed",

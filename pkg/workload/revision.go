@@ -64,13 +64,13 @@ func revise(list []Revision, t *v1.PodTemplateSpec, now time.Time, hash func(col
 	return append(out, newest)
 }
 
-// indexOf returns the index of the revision with a hash, -1 for none.
+// indexOf returns the index of the revision with this hash, or -1.
 func indexOf(list []Revision, hash string) int {
 	return slices.IndexFunc(list, func(r Revision) bool { return r.Hash == hash })
 }
 
-// indexOfTemplate returns the index of the revision with an equal template, -1 for none. As in
-// Kubernetes, it compares templates with all defaults: an explicit default makes no difference.
+// indexOfTemplate returns the index of the revision with an equal template, or -1. As in Kubernetes,
+// it compares templates with all defaults: an explicit default makes no difference.
 func indexOfTemplate(list []Revision, t *v1.PodTemplateSpec) int {
 	last := len(list) - 1
 	if last < 0 || equality.Semantic.DeepEqual(&list[last].Template, t) {
@@ -131,14 +131,14 @@ func (r *Revision) isKnown() bool { return len(r.Template.Spec.Containers) > 0 }
 // defaultHistory is the default revisionHistoryLimit.
 const defaultHistory = 10
 
-// history says which revisions a workload keeps: those in use, and a number of others.
+// history selects the revisions that a workload keeps: those in use, and a number of others.
 type history struct {
 	limit *int32
 	used  func(*Revision) bool
 }
 
-// dropHistory removes the revisions that the workload need not keep any more. It keeps a revision
-// to which a rollback may return, even with revisionHistoryLimit 0.
+// dropHistory removes the revisions beyond the history limit. It keeps a revision to which a rollback
+// may return, even with revisionHistoryLimit 0.
 func (in *Input) dropHistory(d *Decision) {
 	h := d.history
 	if d.history = nil; h == nil {
@@ -150,8 +150,8 @@ func (in *Input) dropHistory(d *Decision) {
 	})
 }
 
-// mayReturnTo returns the hash of the revision that a rollback would restore if the newest one
-// failed later; "" for none. A release has its revision in its own state.
+// mayReturnTo returns the hash of the revision that a rollback would restore if the newest one failed
+// later, or "". For a workload of a release it returns "": needs keeps the revision of a release.
 func (in *Input) mayReturnTo(d *Decision) string {
 	n, o := len(d.State.Revisions), d.State.Override
 	guarded := annotationsOf(in.Object)[pod.AnnotationRollback] == pod.RollbackOnFailure && ReleaseOf(in.Object).Name == ""

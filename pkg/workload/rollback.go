@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The default periods of a version, and the annotation with the cause of a change.
+// The default trial and deadline of a version, and the annotation with the cause of a change.
 const (
 	defaultTrial    = time.Minute
 	defaultDeadline = 10 * time.Minute
@@ -22,17 +22,17 @@ const (
 	changeCause = "kubernetes.io/change-cause"
 )
 
-// Trial is the progress of the newest revision, of a workload that is rolled back on failure.
+// Trial is the progress of the newest revision of a workload that is rolled back on failure.
 type Trial struct {
 	Number int64 `json:"number"` // the number of the revision
 	// Ready are the UIDs of the pods that have been ready.
 	Ready []string `json:"ready,omitempty"`
 	// Complete is the first time at which all pods were available.
 	Complete *metav1.Time `json:"complete,omitempty"`
-	// Passed says that the trial is over, and that the revision is still judged: another workload of
-	// its release is on trial.
+	// Passed means that the trial has ended, but a crash can still fail the revision: another
+	// workload of its release is on trial.
 	Passed bool `json:"passed,omitempty"`
-	// Over says that the revision is not judged any more.
+	// Over means that the revision can no longer fail.
 	Over bool `json:"over,omitempty"`
 }
 
@@ -51,10 +51,9 @@ func period(annotations map[string]string, name string, otherwise time.Duration)
 	return otherwise
 }
 
-// isRolledBack reports whether a failed version of the workload is to be replaced by the one
-// before. A version that a rollback chose is not judged: there is no reason to trust an even
-// older one more.
-func (in *Input) isRolledBack(d *Decision) bool {
+// mayRollBack reports whether the workload is rolled back if its newest version fails. A version that
+// a rollback chose is not rolled back: an even older one is not more reliable.
+func (in *Input) mayRollBack(d *Decision) bool {
 	if !replacesPods(in.Object) || isPaused(in.Object) {
 		return false
 	}
@@ -65,8 +64,7 @@ func (in *Input) isRolledBack(d *Decision) bool {
 	return annotationsOf(in.Object)[pod.AnnotationRollback] == pod.RollbackOnFailure && (o == nil || o.Template == nil || !o.Template.Rollback)
 }
 
-// replacesPods reports whether a workload replaces all its pods when its template changes, by
-// itself.
+// replacesPods reports whether a change of the template makes the workload replace all its pods.
 func replacesPods(o *pod.Object) bool {
 	switch w := o.Object.(type) {
 	case *appsv1.Deployment:
@@ -86,14 +84,14 @@ func isPaused(o *pod.Object) bool {
 }
 
 // judgeTrial updates the trial of the newest version in a decision. If that version has failed,
-// judgeTrial returns it, the version to return to, and the reason. It does not judge a version that
-// this decision adds.
+// judgeTrial returns it, the version to return to, and the reason. A version that this decision adds
+// cannot fail yet.
 func (in *Input) judgeTrial(d *Decision) (failed, to *Revision, why string) {
 	n := len(d.State.Revisions)
 	if n == 0 {
 		return nil, nil, ""
 	}
-	complete, judged := isComplete(d), in.isRolledBack(d)
+	complete, judged := isComplete(d), in.mayRollBack(d)
 	if !judged && (!complete || d.State.Revisions[n-1].Good || d.State.isChanged()) {
 		return nil, nil, ""
 	}
@@ -161,7 +159,7 @@ func (in *Input) failure(d *Decision, t *Trial, newest *Revision, pods []Pod, co
 	switch {
 	case in.Now.Before(end):
 		d.Wake = earlier(d.Wake, end)
-	case d.Unreported > 0: // the next report makes the workload due
+	case d.Unreported > 0: // the next report of a pod makes the workload due
 	case !complete:
 		return fmt.Sprintf("not all of its pods are available at the end of its trial of %s", length)
 	case d.State.isChanged():
@@ -224,9 +222,9 @@ func (in *Input) podsOfRevision(hash string) []Pod {
 	return out
 }
 
-// crash returns a description of a container of the pod that has failed since a time, "" if none
-// has. A container of a pod that starts may fail once. once says that the pod has been ready, so
-// that one failure is enough.
+// crash describes a container of the pod that has crashed since a time, or returns "". A container
+// may fail once before the pod has been ready. With once, the pod has been ready, and one failure is
+// a crash.
 func (p Pod) crash(since time.Time, once bool) string {
 	if p.Status == nil {
 		return ""
@@ -254,9 +252,9 @@ func (p Pod) crash(since time.Time, once bool) string {
 	return ""
 }
 
-// target returns the revision that replaces the failed revision with this hash: the newest good
-// one, or else the newest one that has not failed; nil if there is none. allowed reports whether a
-// revision is permitted; nil permits all.
+// target returns the revision that replaces the failed revision with this hash: the newest good one,
+// or else the newest one that has not failed, or nil. allowed reports whether the source policy
+// allows a revision; nil allows all.
 func target(list []Revision, hash string, allowed func(*Revision) bool) *Revision {
 	var best *Revision
 	for i := range list {
@@ -288,7 +286,7 @@ func (in Input) rollBack(source *pod.Object, failed, to *Revision, why string) D
 			r.Failed, r.Good = why, false
 		}
 	}
-	in.State.Deployment = in.State.Deployment.restarted() // the version that returns has all the time that it needs
+	in.State.Deployment = in.State.Deployment.withoutProgress()
 	next := in.State.Override.copied()
 	next.setTemplate(source, &to.Template, in.Now, fmt.Sprintf("rollback to revision %d: revision %d failed: %s", to.Number, failed.Number, why))
 	if next.Template != nil {
@@ -310,8 +308,9 @@ func (in Input) rollBack(source *pod.Object, failed, to *Revision, why string) D
 	return d
 }
 
-// restarted returns the state without the condition Progressing, so that its time begins again.
-func (s *DeploymentState) restarted() *DeploymentState {
+// withoutProgress returns the state without the condition Progressing, so that the progress deadline
+// begins again.
+func (s *DeploymentState) withoutProgress() *DeploymentState {
 	if s == nil {
 		return nil
 	}
@@ -320,7 +319,7 @@ func (s *DeploymentState) restarted() *DeploymentState {
 	return &next
 }
 
-// noteCause gives a revision that has become the newest one the cause of its change.
+// noteCause sets the cause of a revision that has become the newest one.
 func (in *Input) noteCause(d *Decision) {
 	list := d.State.Revisions
 	if len(list) == 0 {

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// roll replaces pods of older revisions: as many new pods as maxSurge allows, then as few old
-// pods as maxUnavailable allows, until neither changes a ReplicaSet.
+// roll replaces pods of older revisions. It adds as many new pods as maxSurge allows, and removes as
+// many old pods as maxUnavailable allows, until no ReplicaSet changes.
 func (d *deployment) roll() {
 	for changed := true; changed; {
 		changed = d.growNewest() || d.shrinkOld()
@@ -163,7 +163,7 @@ func (d *deployment) share(s *replicaSet, total int32) int32 {
 	return int32(math.Round(float64(s.Replicas)*float64(d.replicas+d.surge)/float64(most))) - s.Replicas
 }
 
-// rescaled is the reason of a change that follows only from the number of replicas.
+// rescaled returns the reason of a change that follows only from the number of replicas.
 func (d *deployment) rescaled() string { return fmt.Sprintf("replicas is %d", d.replicas) }
 
 // replaced returns the ReplicaSets of older revisions that had pods before the decision.

@@ -52,8 +52,7 @@ func APIObject(node string, d Decision) any {
 	return withDefaults(object)
 }
 
-// setStatus copies the status of a decision. It does nothing if the status is nil or of another
-// kind.
+// setStatus copies the status of a decision, unless it is nil or of another type.
 func setStatus[T any](to *T, status any) {
 	if from, is := status.(*T); is && from != nil {
 		*to = *from
@@ -158,8 +157,8 @@ func (in *Input) job(c *batchv1.CronJob, run *CronJobRun) *batchv1.Job {
 	return j
 }
 
-// Previous returns the template to which a workload would return if its newest version failed; nil
-// if there is none.
+// Previous returns the template to which a workload would return if its newest version failed, or
+// nil. It does not ask the source policy.
 func Previous(s *State) *v1.PodTemplateSpec {
 	n := len(s.Revisions)
 	if n == 0 {

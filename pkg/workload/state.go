@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// State carries facts of a workload between calls of Next and across restarts of the agent. It is
-// stored as JSON: a field keeps its name and meaning in later versions.
+// State has the facts of a workload that Next needs from earlier calls, also after a restart of the
+// agent. It is stored as JSON: a field keeps its name and meaning in later versions.
 type State struct {
 	// Revisions are the versions of the pod template, sorted by number. New pods are made from the
 	// last one.
@@ -27,14 +27,14 @@ type State struct {
 	Override *Override `json:"override,omitempty"`
 	// Trial is nil if the newest revision is not rolled back on failure.
 	Trial *Trial `json:"trial,omitempty"`
-	// Release is the newest rollout of the release of the workload that changed it; nil for none.
+	// Release is the newest rollout of the workload's release in which the workload changed, or nil.
 	Release *ReleaseState `json:"release,omitempty"`
 }
 
 // Revision is one version of a pod template.
 type Revision struct {
-	// Number is 1 for the first revision, and rises. A return to an older template gives that
-	// revision the highest number, as in the annotation deployment.kubernetes.io/revision.
+	// Number is 1 for the first revision. A new revision, and a revision to which the workload
+	// returns, get the highest number, as in the annotation deployment.kubernetes.io/revision.
 	Number int64 `json:"number"`
 	// First is the first number of the revision: it orders revisions by age.
 	First int64 `json:"first"`
@@ -52,7 +52,7 @@ type Revision struct {
 	// Cause is the value of the annotation kubernetes.io/change-cause when the revision became the
 	// newest.
 	Cause string `json:"cause,omitempty"`
-	// Good says that all pods of the revision were available once, and that it passed its trial.
+	// Good means that all pods of the revision were available once, and that it passed its trial.
 	Good bool `json:"good,omitempty"`
 	// Failed is the reason for which the revision was rolled back, or "". The revision is not tried
 	// again until the template of the source changes, or a user requests it.
@@ -140,6 +140,6 @@ type CronJobRun struct {
 	Scheduled metav1.Time     `json:"scheduled"`
 	Template  batchv1.JobSpec `json:"template"` // of the source when the Job began
 	State     JobState        `json:"state"`
-	// Manual says that a user created the Job with a command.
+	// Manual means that a user created the Job with a command.
 	Manual bool `json:"manual,omitempty"`
 }

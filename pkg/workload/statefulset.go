@@ -61,13 +61,12 @@ type setRun struct {
 
 // member is the pod of one ordinal.
 type member struct {
-	ordinal int
-	pod     Pod       // its Spec is nil if the set has no pod
-	stops   bool      // a pod of this ordinal left the set, and still stops
-	made    *pod.Spec // the pod that the decision adds
-	removed bool
-	// replaced says that made replaces pod.
-	replaced bool
+	ordinal  int
+	pod      Pod       // its Spec is nil if the set has no pod
+	stops    bool      // a pod of this ordinal left the set, and still stops
+	made     *pod.Spec // the pod that the decision adds
+	removed  bool
+	replaced bool // made replaces pod
 }
 
 func (m *member) exists() bool { return m.pod.Spec != nil }
@@ -145,8 +144,8 @@ func (s *setRun) place() {
 	s.dropWaiting()
 }
 
-// dropWaiting removes the condemned pods that the node has not begun: each waits until the pod that it
-// replaces has stopped. In Kubernetes they do not exist yet, and are not created.
+// dropWaiting removes the condemned pods that the node has not started, because each waits until the
+// pod that it replaces has stopped. Kubernetes would not have created them yet.
 func (s *setRun) dropWaiting() {
 	for _, m := range s.condemned {
 		if m.exists() && m.stops {
@@ -215,8 +214,8 @@ func (s *setRun) comesBack(m *member) bool {
 }
 
 // scaleDown removes the pods beyond the replicas, and reports whether update may follow. With the
-// policy OrderedReady, it removes one at a time, and only while all other pods are available; but
-// it removes the first pod that is not available.
+// policy OrderedReady, it removes one pod at a time, and only while all pods are available. It may
+// also remove the first pod that is not available.
 func (s *setRun) scaleDown() bool {
 	first := s.firstUnavailable()
 	for _, m := range s.condemned {
@@ -255,9 +254,9 @@ func (s *setRun) firstUnavailable() *member {
 
 // update replaces pods of older revisions, the highest ordinal first. Without maxUnavailable, it
 // replaces a pod when all pods above it are available. With maxUnavailable, as in clusters with
-// that feature, it replaces as many as may be unavailable. With the policy OrderedReady it makes
-// only the lowest of them now; each other one is removed, and waits for the pod before it as a
-// missing pod does.
+// that feature, it replaces as many as may be unavailable. With the policy OrderedReady, it makes
+// only the new pod with the lowest ordinal now. It removes the others, and scaleUp makes their new
+// pods one after the other.
 func (s *setRun) update() {
 	strategy := &s.set.Spec.UpdateStrategy
 	if strategy.Type == appsv1.OnDeleteStatefulSetStrategyType {

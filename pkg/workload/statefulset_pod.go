@@ -41,9 +41,9 @@ func (s *setRun) revise() {
 	}
 }
 
-// adoptedHash returns the revision hash of the pods whose hash over the manifest's text is the
-// template's; "" if there are none. It serves after a loss of the state, which must not replace
-// pods, even if other defaults have changed the revision's hash.
+// adoptedHash returns the revision hash of the pods that were made from the template, or "". It
+// compares the hashes of pod specs, which cover the manifest without defaults. So after a loss of the
+// state, other defaults replace no pod.
 func (s *setRun) adoptedHash() string {
 	for p := range s.present() {
 		ordinal, ok := s.ordinalOf(p)
@@ -88,8 +88,8 @@ func (s *setRun) nameOf(m *member) string {
 	return "an older revision"
 }
 
-// setRevision returns the name of the ControllerRevision of a StatefulSet's template: Kubernetes
-// hashes the patch that would bring the template back.
+// setRevision returns the name of the ControllerRevision of a StatefulSet's template. As in
+// Kubernetes, it has the hash of the patch that would restore the template.
 func setRevision(set string, t *v1.PodTemplateSpec, collisions int32) string {
 	sum := fnv.New32()
 	fmt.Fprintf(sum, "%s%d", setPatch(t), collisions)

@@ -44,10 +44,10 @@ type Input struct {
 	// State is the State of the last Decision; the zero State for a new workload.
 	State State
 	Now   time.Time
-	// Release are the other workloads of the release of the workload, in any order.
+	// Release has the other workloads of the workload's release, in any order.
 	Release []Member
-	// Allowed reports whether a rollback may give the workload this content, which is Object with
-	// the pod template of an older version; nil allows all. It is pure, as Next is.
+	// Allowed reports whether a rollback may replace Object by its argument: Object with the pod
+	// template of an older version. nil allows all. Allowed is a pure function, as Next is.
 	Allowed func(*pod.Object) bool
 }
 
@@ -56,9 +56,9 @@ type Pod struct {
 	Spec *pod.Spec
 	// Status is the newest report of the pod; nil if there is none yet.
 	Status *v1.PodStatus
-	// Leaving says that the pod has left the set, and that the node still stops it.
+	// Leaving means that the pod has left the set, and that the node still stops it.
 	Leaving bool
-	// Earlier says that Status is the last report of the previous agent. The pod may have ended
+	// Earlier means that Status is the last report of the previous agent. The pod may have ended
 	// since, as after a reboot.
 	Earlier bool
 }
@@ -73,20 +73,20 @@ type Decision struct {
 	Claims []*pod.Object
 	// Steps are the differences between Input.Pods and Pods, in display order.
 	Steps []Step
-	// State has to be stored before Pods takes effect, if it differs from that of Input.
+	// State must be stored before Pods takes effect, if it differs from Input.State.
 	State State
 	// Status is the status of the workload, as its controller would report it:
 	// *appsv1.DeploymentStatus, *appsv1.ReplicaSetStatus, *appsv1.StatefulSetStatus,
 	// *appsv1.DaemonSetStatus, *batchv1.JobStatus or *batchv1.CronJobStatus.
 	Status any
-	// Unreported is the number of pods that stay and that Status counts by a report of the previous
+	// Unreported is the number of pods that stay, and of which the last report is from the previous
 	// agent.
 	Unreported int
 	// Events are the events since the last call, with Kubernetes' reasons.
 	Events []Event
 	// Wake is when to call Next again even if no pod changes; zero: only after a change.
 	Wake time.Time
-	// Done says that the workload needs no pod any more: a Job that has completed or failed.
+	// Done means that the workload is a Job that has completed or failed.
 	Done bool
 	// Object is Input.Object with its overrides.
 	Object *pod.Object
@@ -119,7 +119,7 @@ const (
 type Step struct {
 	Action Action
 	Key    pod.Key
-	// Reason is one clause for a person, as "revision 2 replaces revision 1: 1 of 3 pods more (maxSurge 25%)".
+	// Reason is a clause such as "revision 2 replaces revision 1: the new pod is available".
 	Reason string
 }
 
@@ -130,19 +130,19 @@ type Event struct {
 	Message string
 }
 
-// Next decides which pods the workload has now. It applies the overrides, and rolls the newest
-// version back if that failed and the workload asks for rollbacks. For an object of another kind it
-// returns the zero Decision.
+// Next decides which pods the workload has now. It applies the overrides. If the newest version has
+// failed and the workload has rollbacks enabled, it rolls that version back. For an object of another
+// kind it returns no pods.
 func Next(in Input) Decision {
 	source := in.Object
 	events := in.tryAgain()
-	effective, held, ended := in.State.Override.Apply(source)
-	in.Object, in.State.Override = effective, held
-	failed, to, why, more := in.follow()
+	effective, inEffect, ended := in.State.Override.Apply(source)
+	in.Object, in.State.Override = effective, inEffect
+	failed, to, why, more := in.copyOutcome()
 	var d Decision
 	if failed == nil {
 		more = append(more, in.stayBehind(source)...)
-		in.begin()
+		in.joinRollout()
 		d = decide(in)
 		failed, to, why = in.judgeTrial(&d)
 	}
@@ -157,7 +157,7 @@ func Next(in Input) Decision {
 	return d
 }
 
-// decide is Next for a workload whose overrides are applied.
+// decide decides for a workload whose overrides are applied, without rollbacks.
 func decide(in Input) Decision {
 	d := decideKind(in)
 	if d.Object = in.Object; d.Status == nil {
