@@ -31,28 +31,28 @@ const maxRequests = 64
 
 // request is a command that waits for Expand.
 type request struct {
-	of      pod.ObjectKey
-	command workload.Command
-	left    func() error  // returns an error once the caller has stopped waiting
-	done    chan struct{} // closed once result and err are set
-	result  string
-	err     error
+	of        pod.ObjectKey
+	command   workload.Command
+	callerErr func() error  // returns an error once the caller has stopped waiting
+	done      chan struct{} // closed once result and err are set
+	result    string
+	err       error
 }
 
 // Do executes a command, and returns its result as text for a user. It returns once the state is
-// stored and the next decision has taken effect. If ctx ends earlier and Expand has not begun the
-// command, the command is dropped. If Expand has begun it, it may still take effect.
+// stored and Expand has decided again. If ctx ends before Expand has begun the command, Expand drops
+// it. If ctx ends later, the command may still take effect.
 func (c *Controller) Do(ctx context.Context, of pod.ObjectKey, command workload.Command) (string, error) {
-	r := &request{of: of, command: command, left: ctx.Err, done: make(chan struct{})}
+	r := &request{of: of, command: command, callerErr: ctx.Err, done: make(chan struct{})}
 	c.mu.Lock()
-	c.requests = slices.DeleteFunc(c.requests, (*request).isLeft)
+	c.requests = slices.DeleteFunc(c.requests, (*request).isAbandoned)
 	full := len(c.requests) >= maxRequests
 	if !full {
 		c.requests = append(c.requests, r)
 	}
 	c.mu.Unlock()
 	if full {
-		return "", &RefusedError{errors.New("too many commands wait")}
+		return "", &RefusedError{errors.New("too many commands are waiting")}
 	}
 	c.wake()
 	select {
@@ -63,16 +63,16 @@ func (c *Controller) Do(ctx context.Context, of pod.ObjectKey, command workload.
 	}
 }
 
-// change holds the commands for one workload of one Expand, while their state is being written.
+// change has the commands for one workload of one Expand, until their state is stored.
 type change struct {
-	*write   // nil until Expand has judged all commands
+	*write   // nil until Expand has executed all commands
 	requests []*request
-	object   *pod.Object    // for which Expand judged the commands; nil: the change does not take effect
+	object   *pod.Object    // the workload that the commands change; nil: the change does not take effect
 	state    workload.State // after all commands
 }
 
-// isLeft reports whether the caller has stopped waiting.
-func (r *request) isLeft() bool { return r.left() != nil }
+// isAbandoned reports whether the caller has stopped waiting.
+func (r *request) isAbandoned() bool { return r.callerErr() != nil }
 
 // end stores the result for Do.
 func (r *request) end(result string, err error) *request {
@@ -80,9 +80,9 @@ func (r *request) end(result string, err error) *request {
 	return r
 }
 
-// execute carries out the waiting commands, and returns those that have a result or an error. present
-// has the workloads that a source has; stuck says that the disk hangs. A command waits while the
-// state of its workload is being written.
+// execute executes the waiting commands, and returns those that have a result or an error. present has
+// the workloads that a source has. stuck means that an earlier write has not ended. A command waits
+// while the state of its workload is being written.
 func (c *Controller) execute(present map[pod.ObjectKey]bool, stuck bool, now time.Time) (done []*request) {
 	c.mu.Lock()
 	all := c.requests
@@ -92,7 +92,7 @@ func (c *Controller) execute(present map[pod.ObjectKey]bool, stuck bool, now tim
 	for _, r := range all {
 		e := c.workloads[r.of]
 		switch {
-		case r.isLeft(): // its caller may have given up, or sent the command again
+		case r.isAbandoned(): // the caller may have sent the command again
 		case e == nil || !present[r.of]:
 			done = append(done, r.end("", ErrNoWorkload))
 		case e.saving != nil || e.change != nil && e.change.write != nil:
@@ -135,7 +135,7 @@ func (c *Controller) storeChanges(now time.Time) (writes []*write) {
 			continue
 		}
 		s.write = c.writer.add(e.id, e.layer, state)
-		e.mayHave(&s.state, now)
+		e.noteUnconfirmed(&s.state, now)
 		writes = append(writes, s.write)
 	}
 	return writes
@@ -143,7 +143,7 @@ func (c *Controller) storeChanges(now time.Time) (writes []*write) {
 
 // settleChange handles the end of the write of the commands' state. After a failed write, the
 // workload stays unchanged. It also stays unchanged if the source has another object now, for which
-// the commands were not judged.
+// the commands were not executed.
 func (c *Controller) settleChange(e *entry) []*request {
 	s := e.change
 	e.change = nil
@@ -158,8 +158,8 @@ func (c *Controller) settleChange(e *entry) []*request {
 		e.stored, e.due = nil, true // the next decision replaces the state in the Store
 		s.fail(&RefusedError{errors.New("the workload has changed meanwhile: try again")})
 	default:
-		e.state, e.stored, e.maybe, e.unsure, e.due = s.state, s.write.state, nil, time.Time{}, true
-		c.stir(e)
+		e.state, e.stored, e.unconfirmed, e.unconfirmedSince, e.due = s.state, s.write.state, nil, time.Time{}, true
+		c.wakeRelease(e)
 		for _, r := range s.requests {
 			c.cfg.Log.Info("Changing workload by command", "workload", e.name(), "command", string(r.command.Verb), "result", r.result)
 		}
@@ -174,14 +174,14 @@ func (s *change) fail(err error) {
 	}
 }
 
-// answer makes Do return for all these commands.
+// answer makes Do return for these commands.
 func (c *Controller) answer(all []*request) {
 	for _, r := range all {
 		close(r.done)
 	}
 }
 
-// do adds one command to the change of its workload. After an error nothing changes.
+// do executes one command, and adds it to the change of its workload. After an error nothing changes.
 func (c *Controller) do(e *entry, r *request, now time.Time) error {
 	c.mu.Lock()
 	pods := c.podsOf(e)
@@ -228,8 +228,8 @@ func (c *Controller) judge(o *pod.Object, override *workload.Override) string {
 // allows reports whether a rollback may give a workload this content.
 func (c *Controller) allows(o *pod.Object) bool { return c.cfg.Judge == nil || c.cfg.Judge(o) == "" }
 
-// checkOverride drops the overrides if they are damaged, or if the source policy now forbids the
-// workload with them. The workload is then as its source has it.
+// checkOverride drops the overrides if they are invalid, or if the source policy now forbids the
+// workload with them. Then the fields of the source apply.
 func (c *Controller) checkOverride(e *entry) {
 	why := ""
 	if err := e.state.Override.Check(); err != nil {
@@ -241,7 +241,7 @@ func (c *Controller) checkOverride(e *entry) {
 		return
 	}
 	e.state.Override = nil
-	c.cfg.Log.Warn("Dropping the overrides of a workload; it is as its source has it", "workload", e.name(), "reason", why)
+	c.cfg.Log.Warn("Dropping the overrides of a workload; the fields of its source apply", "workload", e.name(), "reason", why)
 	if c.cfg.Event != nil {
 		c.cfg.Event(e.object, workload.Event{Type: v1.EventTypeWarning, Reason: "OverrideDropped", Message: "The overrides are dropped: " + why})
 	}

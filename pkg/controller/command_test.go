@@ -162,7 +162,7 @@ func TestDo_TooManyWait_IsRefused(t *testing.T) {
 		for range maxRequests + 1 {
 			all = append(all, order(t, c, web, workload.Command{Verb: workload.Scale, Replicas: 1}))
 		}
-		if got := <-all[maxRequests]; got.err == nil || got.err.Error() != "too many commands wait" {
+		if got := <-all[maxRequests]; got.err == nil || got.err.Error() != "too many commands are waiting" {
 			t.Errorf("%+v", got)
 		}
 		for _, done := range all[:maxRequests] { // one of a workload in each call
@@ -191,7 +191,7 @@ func TestExpand_OverrideIsDamagedOrForbidden_SourceHolds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newShelf()
 				object := deployed("web:1")
-				s.states[web] = found{object.Origin.Layer(), []byte(c.state)}
+				s.states[web] = storedState{object.Origin.Layer(), []byte(c.state)}
 				var events []string
 				k := decides(t, s, func(cfg *Config) {
 					cfg.Judge, cfg.Event = c.judge, func(_ *pod.Object, e workload.Event) { events = append(events, e.Reason) }

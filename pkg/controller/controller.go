@@ -1,16 +1,16 @@
-// Package controller keeps the pods of workloads. It calls workload.Next for each workload of the
-// merged sources. It calls it when the workload or the status of one of its pods has changed, and
-// at the time that the last decision names. It stores the state of each workload, and gives the
-// pods to podconfig.
+// Package controller maintains the pods of workloads. It calls workload.Next for each workload of the
+// merged sources: when the workload or the status of one of its pods has changed, and at the time
+// that the last decision names. It stores the state of each workload, and gives the pods to
+// podconfig.
 //
 // A Controller is podconfig's Expander and a sink of the engine. The goroutine that ranges over the
 // batches of podconfig calls Expand. The sync loop of the engine calls Report, which never waits
-// for Expand. A goroutine of the Controller writes the states while there are any to write. Other
-// goroutines keep the logs of failed versions.
+// for Expand. A goroutine of the Controller writes states, while there are any to write. Other
+// goroutines copy the logs of failed versions.
 //
 // A state is on the disk before the pods that follow from it are desired. Expand waits at most
-// saveWait for a write. If the disk takes longer, the workload keeps its set, and the Controller
-// becomes due when the write has ended.
+// saveWait for a write. If the disk takes longer, the pods of the workload stay unchanged, and the
+// Controller becomes due when the write has ended.
 package controller
 
 import (
@@ -38,23 +38,24 @@ type Store interface {
 // Config configures a Controller.
 type Config struct {
 	Node string
-	// Recorded are the pods in the records of the previous agent, with their last statuses. Their field
-	// Leaving says that the stop of the pod had begun. New ignores pods that no workload can have
+	// Kept are the pods in the records of the previous agent, with their last statuses. Their field
+	// Leaving means that the stop of the pod had begun. New ignores pods that no workload can have
 	// made.
 	Recorded []workload.Pod
 	// Store keeps the states; nil: every workload starts without one.
 	Store Store
-	// Live says that an engine runs the pods, and reports their statuses. Without it, the
-	// statuses of Recorded do not change, and the Controller is never due.
+	// Live means that an engine runs the pods, and reports their statuses. Without it, the
+	// statuses of Kept do not change, and the Controller is never due.
 	Live bool
-	// NoSchedules says that CronJobs start no Jobs; Jobs that have started continue.
+	// NoSchedules means that no decision is made about CronJobs: they start no Jobs, and their pods
+	// stay unchanged.
 	NoSchedules bool
 	// Event receives the events of workloads; nil drops them.
 	Event func(o *pod.Object, e workload.Event)
 	Log   *slog.Logger // nil discards
 
-	// Judge returns the reason if the source policy forbids a workload as a command, an override or
-	// a rollback would make it; else "". nil forbids nothing.
+	// Judge returns the reason if the source policy forbids a workload with the changes of a command,
+	// an override or a rollback, else "". nil forbids nothing.
 	Judge func(o *pod.Object) string
 	// Keep copies the logs of a version that is rolled back, before its pods leave. The Controller
 	// calls it in a goroutine, and the rollback waits for it for a limited time. With nil, or if
@@ -65,7 +66,7 @@ type Config struct {
 	Next func(workload.Input) workload.Decision
 }
 
-// longestWait is the longest time between two readings of the wall clock, which may have been set.
+// longestWait limits the timer: the wall clock, which may be set, decides what is due.
 const longestWait = time.Minute
 
 // adoptTimeout is how long a decision that removes pods waits for the engine's first reports of the
@@ -73,9 +74,9 @@ const longestWait = time.Minute
 // terminated. Its workload may then need the pod that the decision would remove.
 const adoptTimeout = time.Minute
 
-// saveWait is how long Expand waits for its writes of states. Usually they end in that time, and
-// the batch of a source's reading contains the pods that follow from it. A slower disk must not
-// delay the readings of sources.
+// saveWait is how long Expand waits for its writes of states. Usually they end in that time. Then the
+// batch in which a source adds a workload contains the pods of the workload, too. A slower disk must
+// not delay the readings of sources.
 const saveWait = 100 * time.Millisecond
 
 // Controller keeps the pods of workloads. Make one with New.
@@ -83,13 +84,13 @@ type Controller struct {
 	cfg    Config
 	due    chan struct{} // capacity 1: Report, a timer and the writer send, podconfig receives; nil if not Live
 	writer *writer
-	keeps  atomic.Int32 // running calls of Config.Keep
+	copies atomic.Int32 // running calls of Config.Keep
 
 	// Only Expand uses these.
 	workloads map[pod.ObjectKey]*entry
-	found     map[pod.ObjectKey]found  // stored states of workloads that no source has listed yet
-	kept      map[pod.Key]workload.Pod // the pods of Config.Recorded that no workload owns yet
-	since     time.Time                // the first call of Expand
+	found     map[pod.ObjectKey]storedState // of workloads that no source has listed yet
+	kept      map[pod.Key]workload.Pod      // the pods of Config.Kept that no workload owns yet
+	since     time.Time                     // the first call of Expand
 	timer     *time.Timer
 	releases  map[workload.ReleaseKey]*release // of the workloads that sources have
 
@@ -101,13 +102,13 @@ type Controller struct {
 	requests []*request // from Do, in order
 }
 
-// found is a state that the previous agent stored.
-type found struct {
+// storedState is a state that the previous agent stored.
+type storedState struct {
 	layer string
 	state []byte
 }
 
-// Workload is the newest state of one workload.
+// Workload is a workload with its newest decision and its pods.
 type Workload struct {
 	Object *pod.Object
 	// Decision is the newest decision that took effect. Its steps do not include those of earlier
@@ -117,7 +118,7 @@ type Workload struct {
 	Pods []workload.Pod
 }
 
-// New returns a Controller, and reads the states.
+// New reads the stored states and returns a Controller.
 func New(cfg Config) *Controller {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -126,7 +127,7 @@ func New(cfg Config) *Controller {
 		cfg.Next = workload.Next
 	}
 	c := &Controller{
-		cfg: cfg, workloads: make(map[pod.ObjectKey]*entry), found: make(map[pod.ObjectKey]found),
+		cfg: cfg, workloads: make(map[pod.ObjectKey]*entry), found: make(map[pod.ObjectKey]storedState),
 		kept: make(map[pod.Key]workload.Pod), pods: make(map[pod.Key][]*podStatus), reported: make(map[pod.Key]bool),
 	}
 	c.writer = &writer{store: cfg.Store, wake: c.wake}
@@ -143,9 +144,9 @@ func New(cfg Config) *Controller {
 		}
 	}
 	if cfg.Store != nil {
-		err := cfg.Store.Load(func(of pod.ObjectKey, layer string, state []byte) { c.found[of] = found{layer, state} })
+		err := cfg.Store.Load(func(of pod.ObjectKey, layer string, state []byte) { c.found[of] = storedState{layer, state} })
 		if err != nil {
-			cfg.Log.Warn("Failed to read some states of workloads; their pods stay, and their revisions and counts begin again", "error", err)
+			cfg.Log.Warn("Failed to read the states of some workloads; their pods stay, and their revisions and counts begin again", "error", err)
 		}
 	}
 	return c
@@ -161,7 +162,7 @@ func (c *Controller) wake() {
 	}
 }
 
-// Close stops the timer: time alone does not make the Controller due any more.
+// Close stops the timer. After that, the Controller becomes due only by changes.
 func (c *Controller) Close() {
 	if c.timer != nil {
 		c.timer.Stop()
@@ -224,7 +225,7 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 		c.since = now
 	}
 	synced := c.takeReports()
-	stuck := !c.writer.isIdle() // a write of an earlier call has not ended
+	stuck := !c.writer.isIdle() // a write of an earlier Expand has not ended
 	desired := make([]*entry, 0, len(workloads))
 	present := make(map[pod.ObjectKey]bool, len(workloads))
 	var writes []*write
@@ -258,15 +259,15 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 		pods, claims = append(pods, e.pods...), append(claims, e.claims...)
 	}
 	c.dropForgotten(now)
-	c.show()
+	c.publish()
 	c.setTimer(now)
 	slices.SortStableFunc(pods, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
 	slices.SortStableFunc(claims, func(a, b *pod.Object) int { return a.Key.Compare(b.Key) })
 	return pods, claims
 }
 
-// await waits for writes. It does not wait while the disk is stuck. It waits without a limit if the
-// Controller is not Live, because then nothing calls Expand again.
+// await waits for writes, at most saveWait. It does not wait if stuck is set. It waits without a limit
+// if the Controller is not Live, because then nothing calls Expand again.
 func (c *Controller) await(writes []*write, stuck bool) {
 	switch {
 	case len(writes) == 0:
@@ -310,8 +311,8 @@ func (c *Controller) takeReports() (synced bool) {
 	return c.synced
 }
 
-// show publishes the states of workloads and of their pods, and drops the statuses of other pods.
-func (c *Controller) show() {
+// publish sets the view of workloads and their pods, and drops the statuses of other pods.
+func (c *Controller) publish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, all := range c.pods {
@@ -409,7 +410,7 @@ func (c *Controller) dropForgotten(now time.Time) {
 // entry returns the entry of a workload that a source has. A new one gets the stored state and the
 // pods of the previous agent. A workload of another layer is another workload: it must not get the
 // revisions and pods of the earlier one. A stored state of another layer stays until every source
-// has answered, because the source of that layer may still answer with its workload and win.
+// has answered: the source of that layer may still answer, and its workload then wins.
 func (c *Controller) entry(o *pod.Object) *entry {
 	id, layer := pod.ObjectKey{Kind: o.Kind, Key: o.Key}, o.Origin.Layer()
 	e, before := c.workloads[id], c.workloads[id]
@@ -417,7 +418,7 @@ func (c *Controller) entry(o *pod.Object) *entry {
 		e = newEntry(id, layer)
 		c.workloads[id] = e
 		if before != nil {
-			c.stir(before)
+			c.wakeRelease(before)
 		}
 		if before != nil && before.change != nil {
 			before.change.fail(ErrNoWorkload)
@@ -433,21 +434,21 @@ func (c *Controller) entry(o *pod.Object) *entry {
 		}
 		c.adopt(e, o)
 	}
-	if e.removal != nil { // a write follows the removal
+	if e.removal != nil { // the next write comes after the removal
 		e.removal, e.stored = nil, nil
 	}
 	switch {
 	case !e.left:
 	case id.Kind == pod.KindJob: // the Job was removed and added again: it is another Job, and runs again
 		e.state, e.stored = workload.State{}, nil
-	default: // the fields of the workload that was removed are not those of this one
+	default: // a workload that was removed and added again keeps its revisions only
 		e.state.Override, e.state.Trial, e.state.Release = nil, nil, nil
 	}
 	e.left = false
 	if e.object != o {
-		c.stir(e) // of the release that it leaves
+		c.wakeRelease(e) // the release of the earlier object
 		e.object, e.due = o, true
-		c.stir(e)
+		c.wakeRelease(e)
 		c.checkOverride(e)
 	}
 	return e

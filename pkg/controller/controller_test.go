@@ -116,14 +116,14 @@ func (d *decider) saw(name string) string {
 
 // shelf is a Store in memory.
 type shelf struct {
-	states map[pod.ObjectKey]found
+	states map[pod.ObjectKey]storedState
 	fail   error
 	lost   error // of Load
 	saves  int
 	hangs  chan struct{} // Save waits until it is closed; nil: it does not wait
 }
 
-func newShelf() *shelf { return &shelf{states: map[pod.ObjectKey]found{}} }
+func newShelf() *shelf { return &shelf{states: map[pod.ObjectKey]storedState{}} }
 
 func (s *shelf) Load(each func(pod.ObjectKey, string, []byte)) error {
 	for id, f := range s.states {
@@ -140,7 +140,7 @@ func (s *shelf) Save(of pod.ObjectKey, layer string, state []byte) error {
 		return s.fail
 	}
 	s.saves++
-	s.states[of] = found{layer, slices.Clone(state)}
+	s.states[of] = storedState{layer, slices.Clone(state)}
 	return nil
 }
 
@@ -717,7 +717,7 @@ func TestNew_StateIsDamaged_PodsStay(t *testing.T) {
 	for name, damage := range map[string]func(*shelf){
 		"the file": func(s *shelf) { clear(s.states); s.lost = errors.New("Deployment_default_web.json is damaged") },
 		"its state": func(s *shelf) {
-			s.states[pod.ObjectKey{Kind: pod.KindDeployment, Key: pod.Key{Namespace: "default", Name: "web"}}] = found{"file:/m", []byte(`{"revisions":7}`)}
+			s.states[pod.ObjectKey{Kind: pod.KindDeployment, Key: pod.Key{Namespace: "default", Name: "web"}}] = storedState{"file:/m", []byte(`{"revisions":7}`)}
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {

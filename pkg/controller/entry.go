@@ -18,25 +18,26 @@ type entry struct {
 	id     pod.ObjectKey
 	layer  string
 	object *pod.Object // nil: no source has it any more
-	left   bool        // a source removed it after one had it
+	left   bool        // a source had it and removed it
 
 	state   workload.State
 	stored  []byte                // the state in the Store; nil: not known
 	saving  *saving               // the newest decision while its state is being stored; else nil
 	change  *change               // the commands in progress, until their state is stored; nil for none
-	keeping *keeping              // the logs of the newest version that failed; nil for none
-	maybe   *workload.State       // that the Store may have, while state does not have its facts; nil for none
-	unsure  time.Time             // when the first write of a maybe began
+	logs    *logCopy              // of the newest version that failed; nil for none
 	removal *write                // of the state, until it has ended; nil for none
 	pods    []*pod.Spec           // the set, by key
 	claims  []*pod.Object         // by key
 	leaving map[pod.Key]*pod.Spec // the pods that have left the set, and that the node still stops
 
-	decision workload.Decision // the newest one that took effect
-	due      bool              // something has changed since then
-	stirred  bool              // another workload of its release has changed since then
-	wake     time.Time         // when to decide again in any case; zero: not before a change
-	failures int               // in a row
+	unconfirmed      *workload.State // a state that the Store may have, and that has not taken effect; nil for none
+	unconfirmedSince time.Time       // when the first write of an unconfirmed state began
+
+	decision     workload.Decision // the newest one that took effect
+	due          bool              // something has changed since then
+	dueByRelease bool              // wakeRelease has made it due since then
+	wake         time.Time         // when to decide again in any case; zero: not before a change
+	failures     int               // in a row
 }
 
 // newEntry returns a workload without a state and without pods.
@@ -47,20 +48,20 @@ func newEntry(id pod.ObjectKey, layer string) *entry {
 // saving is a decision whose state is being written.
 type saving struct {
 	*write
-	object   *pod.Object // about which it decided; nil: the decision does not take effect
+	object   *pod.Object // the workload of the decision; nil: the decision does not take effect
 	decision workload.Decision
 }
 
 // name returns the name of the workload in logs.
 func (e *entry) name() string { return strings.ToLower(e.id.Kind) + "/" + e.id.Key.String() }
 
-// leave notes that no source has the workload any more: all its pods leave.
+// leave handles that no source has the workload any more: all its pods leave.
 func (c *Controller) leave(e *entry) {
 	if e.object == nil {
 		return
 	}
 	for _, s := range e.pods {
-		c.stops(e, s)
+		c.noteStop(e, s)
 	}
 	if e.saving != nil {
 		e.saving.object = nil
@@ -68,14 +69,14 @@ func (c *Controller) leave(e *entry) {
 	if e.change != nil {
 		e.change.object = nil
 	}
-	c.stir(e)
+	c.wakeRelease(e)
 	e.object, e.pods, e.claims, e.decision, e.wake, e.left = nil, nil, nil, workload.Decision{}, time.Time{}, true
 }
 
-// stops notes that a pod has left the set and that the node stops it. It ignores a pod that the
-// engine has never reported: that pod is not on the node, for example because its ConfigMap is
-// missing.
-func (c *Controller) stops(e *entry, s *pod.Spec) {
+// noteStop adds a pod that has left the set to leaving, until the node has stopped it. It ignores a pod
+// that the engine has never reported: that pod is not on the node, for example because its ConfigMap
+// is missing.
+func (c *Controller) noteStop(e *entry, s *pod.Spec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.statusOf(s); p != nil && p.seen {
@@ -89,8 +90,8 @@ const (
 	lastRetry  = time.Minute
 )
 
-// retry schedules another decision about a workload. It logs only the first of several consecutive
-// failures.
+// retry schedules another decision about a workload after a failure. Of consecutive failures, it logs
+// only the first.
 func (c *Controller) retry(e *entry, now time.Time, err error) {
 	e.failures++
 	e.wake = now.Add(backoff.After(e.failures, firstRetry, lastRetry))
@@ -107,9 +108,9 @@ func (c *Controller) retry(e *entry, now time.Time, err error) {
 // decide calls workload.Next for a workload. The decision takes effect once its state is stored;
 // until then, and after an error, the set stays unchanged.
 func (c *Controller) decide(e *entry, now time.Time) {
-	e.due, e.stirred, e.wake = false, false, time.Time{}
-	if e.keeping != nil {
-		e.keeping.waits = false
+	e.due, e.dueByRelease, e.wake = false, false, time.Time{}
+	if e.logs != nil {
+		e.logs.waits = false
 	}
 	if c.cfg.NoSchedules && e.id.Kind == pod.KindCronJob {
 		return
@@ -123,11 +124,11 @@ func (c *Controller) decide(e *entry, now time.Time) {
 		return
 	}
 	e.addClaims(d.Claims)
-	if until := c.since.Add(adoptTimeout); removes(e.pods, d.Pods) && now.Before(until) && c.adopts(e) {
+	if until := c.since.Add(adoptTimeout); removes(e.pods, d.Pods) && now.Before(until) && c.isUnreported(e) {
 		e.wake = until
 		return
 	}
-	if d.Failed != nil && !c.keep(e, *d.Failed, now) {
+	if d.Failed != nil && !c.copyLogs(e, *d.Failed, now) {
 		return
 	}
 	state, err := json.Marshal(d.State)
@@ -138,15 +139,15 @@ func (c *Controller) decide(e *entry, now time.Time) {
 		c.apply(e, d, now)
 	default:
 		e.saving = &saving{c.writer.add(e.id, e.layer, state), e.object, d}
-		e.mayHave(&d.State, now)
+		e.noteUnconfirmed(&d.State, now)
 	}
 }
 
-// mayHave notes that the Store may have a state that has not taken effect. The wall clock may have
-// been set back since the first such write.
-func (e *entry) mayHave(state *workload.State, now time.Time) {
-	if e.maybe = state; e.unsure.IsZero() || e.unsure.After(now) {
-		e.unsure = now
+// noteUnconfirmed records a state that the Store may have, and that has not taken effect. The wall
+// clock may have been set back since the first such write.
+func (e *entry) noteUnconfirmed(state *workload.State, now time.Time) {
+	if e.unconfirmed = state; e.unconfirmedSince.IsZero() || e.unconfirmedSince.After(now) {
+		e.unconfirmedSince = now
 	}
 }
 
@@ -163,15 +164,14 @@ func (c *Controller) settle(e *entry, now time.Time) {
 		c.retry(e, now, s.err)
 	case s.err != nil:
 	case e.object == nil, e.object != s.object, e.due:
-		e.stored, e.due, e.unsure = s.state, true, time.Time{}
+		e.stored, e.due, e.unconfirmedSince = s.state, true, time.Time{}
 	default:
 		e.stored = s.state
 		c.apply(e, s.decision, now)
 	}
 }
 
-// next calls workload.Next. After a panic this workload stays unchanged, and other workloads
-// continue.
+// next calls workload.Next, and returns a panic as an error.
 func (c *Controller) next(in workload.Input) (d workload.Decision, err error) {
 	err = panics.ToError(func() error {
 		d = c.cfg.Next(in)
@@ -182,10 +182,10 @@ func (c *Controller) next(in workload.Input) (d workload.Decision, err error) {
 
 // apply puts a decision into effect: it replaces the set, and reports the steps and events.
 func (c *Controller) apply(e *entry, d workload.Decision, now time.Time) {
-	if e.failures = 0; e.maybe != nil || hasMoved(&e.state, &d.State) {
-		c.stir(e)
+	if e.failures = 0; e.unconfirmed != nil || affectsRelease(&e.state, &d.State) {
+		c.wakeRelease(e)
 	}
-	e.maybe, e.unsure = nil, time.Time{}
+	e.unconfirmed, e.unconfirmedSince = nil, time.Time{}
 	for _, s := range d.Steps {
 		c.cfg.Log.Info("Changing pods of workload", "workload", e.name(), "action", string(s.Action), "pod", s.Key.String(), "reason", s.Reason)
 	}
@@ -215,7 +215,7 @@ func (c *Controller) replace(e *entry, d workload.Decision) {
 	}
 	for _, s := range e.pods {
 		if find(pods, s.Key) == nil {
-			c.stops(e, s)
+			c.noteStop(e, s)
 		}
 	}
 	for _, s := range pods {
@@ -237,8 +237,7 @@ func (e *entry) addClaims(claims []*pod.Object) {
 	e.claims = claims
 }
 
-// sameClaims returns claims. For a claim that is in the set already, it returns the pointer of the
-// set.
+// sameClaims returns claims. It replaces a claim that the set has already by the pointer of the set.
 func (e *entry) sameClaims(claims []*pod.Object) []*pod.Object {
 	claims = slices.Clone(claims)
 	for i, o := range claims {
@@ -272,9 +271,9 @@ func (c *Controller) podsOf(e *entry) []workload.Pod {
 	return pods
 }
 
-// adopts reports whether a pod of the previous agent is in the set, and the engine has not
-// reported it yet.
-func (c *Controller) adopts(e *entry) bool {
+// isUnreported reports whether the set has a pod of the previous agent that the engine has not
+// reported yet.
+func (c *Controller) isUnreported(e *entry) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(e.pods, func(s *pod.Spec) bool {

@@ -21,14 +21,14 @@ type Rollout struct {
 	// workloads with a new version in the same rollout of the release.
 	Release  string
 	Together []pod.ObjectKey
-	// Cut says why more steps follow that are not in Steps; "" if Steps has all of them.
+	// Cut is the reason why Steps lacks later steps, or "" if it has all of them.
 	Cut string
 }
 
 // Foresee returns the steps of each workload, by kind and key: those that the last Expand has
 // begun, and those that follow. It assumes that every pod becomes ready, and that every pod that
-// leaves is gone at once. A pod that needs a host port of another pod of the workload does not
-// become ready. For Jobs and CronJobs it returns only the first steps: later ones depend on the
+// leaves is gone at once. A pod does not become ready while another pod of the workload has a host
+// port that it needs. For Jobs and CronJobs it returns only the first steps: later ones depend on the
 // results of their pods.
 func (c *Controller) Foresee() []Rollout {
 	var all []Rollout
@@ -53,18 +53,18 @@ func (c *Controller) Foresee() []Rollout {
 	return all
 }
 
-// maxRounds limits the decisions of a workload in Foresee. A large workload may need more, and a
-// workload that never settles would need decisions without end.
+// maxRounds limits the decisions about a workload in Foresee. A large workload may need more, and a
+// workload that never settles would need an unlimited number.
 const maxRounds = 1000
 
 // foresee returns the steps after the newest decision. cut is the reason why steps are missing, or
 // "".
 func (c *Controller) foresee(e *entry) (steps []workload.Step, cut string) {
 	now, pods, d := time.Now().Round(0), e.pods, e.decision
-	ready := make(map[string]*v1.PodStatus, len(pods)) // by UID: a pod keeps the time at which it became ready
+	ready := make(map[string]*v1.PodStatus, len(pods)) // the statuses of ready pods, by UID
 	for _, s := range pods {
 		if !slices.ContainsFunc(d.Steps, func(step workload.Step) bool { return step.Key == s.Key }) {
-			ready[s.UID()] = readyAt(now.Add(time.Second)) // holds its host port before the new pods, which may need it
+			ready[s.UID()] = readyAt(now.Add(time.Second)) // so it has its host ports before new pods get theirs
 		}
 	}
 	for idle, round := 0, 0; idle < 2; round++ {

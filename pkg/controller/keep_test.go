@@ -42,7 +42,7 @@ func TestExpand_LogDiskHangs_ReadingsGoOn(t *testing.T) {
 					close(n.hangs)
 				} else {
 					defer close(n.hangs)
-					time.Sleep(keepWait)
+					time.Sleep(copyPatience)
 				}
 				synctest.Wait()
 				select {
@@ -64,7 +64,7 @@ func TestExpand_LogDiskHangs_ReadingsGoOn(t *testing.T) {
 func TestKeep_ManyVersionsFail_CopiesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		begun, hangs := make(chan string, maxKeeps+1), make(chan struct{}) // each copy sends once
+		begun, hangs := make(chan string, maxCopies+1), make(chan struct{}) // each copy sends once
 		c := decides(t, nil, func(cfg *Config) {
 			cfg.Keep = func(o *pod.Object, _ workload.FailedVersion) {
 				begun <- o.Name
@@ -73,32 +73,32 @@ func TestKeep_ManyVersionsFail_CopiesAreBounded(t *testing.T) {
 		})
 		now := time.Now()
 		var all []*entry
-		for i := range maxKeeps + 1 {
+		for i := range maxCopies + 1 {
 			o := want(fmt.Sprintf("web-%d", i))
 			e := newEntry(o.ObjectKey(), "")
 			e.object = o
-			if all = append(all, e); c.keep(e, workload.FailedVersion{Number: 2}, now) {
+			if all = append(all, e); c.copyLogs(e, workload.FailedVersion{Number: 2}, now) {
 				t.Errorf("%s does not wait", o.Name)
 			}
 		}
 		synctest.Wait()
-		last := all[maxKeeps]
-		if len(begun) != maxKeeps || c.isDue(last, now) {
+		last := all[maxCopies]
+		if len(begun) != maxCopies || c.isDue(last, now) {
 			t.Errorf("%d copies run; the last workload is due: %v", len(begun), c.isDue(last, now))
 		}
 		close(hangs)
 		synctest.Wait()
-		if !c.isDue(last, now) || c.keep(last, workload.FailedVersion{Number: 2}, now) {
+		if !c.isDue(last, now) || c.copyLogs(last, workload.FailedVersion{Number: 2}, now) {
 			t.Error("the last copy has not begun")
 		}
 		synctest.Wait()
 		for _, e := range all {
-			if !c.isDue(e, now) || !c.keep(e, workload.FailedVersion{Number: 2}, now) {
+			if !c.isDue(e, now) || !c.copyLogs(e, workload.FailedVersion{Number: 2}, now) {
 				t.Errorf("%s waits for a copy that has ended", e.object.Name)
 			}
 		}
-		if len(begun) != maxKeeps+1 {
-			t.Errorf("%d copies, want %d", len(begun), maxKeeps+1)
+		if len(begun) != maxCopies+1 {
+			t.Errorf("%d copies, want %d", len(begun), maxCopies+1)
 		}
 	})
 }

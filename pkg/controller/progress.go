@@ -13,12 +13,12 @@ import (
 
 // Progress is the progress of a workload towards its desired state.
 type Progress struct {
-	// Whole says that the workload has all pods of its newest revision, and no other pods.
+	// Whole means that the workload has all pods of its newest revision, and no other pods.
 	Whole bool
-	// Complete says that a Job has completed. For another workload it says that every pod has the
+	// Complete means that a Job has completed. For another workload it means that every pod has the
 	// newest revision and is available.
 	Complete bool
-	// Failed says that a Job has failed, or that the rollout of a Deployment has passed its
+	// Failed means that a Job has failed, or that the rollout of a Deployment has passed its
 	// deadline.
 	Failed bool
 	// Reason and Message explain why the workload is not complete, or how it ended.
@@ -41,7 +41,8 @@ func (w Workload) Progress() Progress {
 	return p
 }
 
-// endsByItself reports whether the workload is a Job or CronJob: the results of its pods stay.
+// endsByItself reports whether the workload is a Job or CronJob. The results of its pods do not change
+// after a restart of the agent.
 func (w Workload) endsByItself() bool {
 	return w.Object.Kind == pod.KindJob || w.Object.Kind == pod.KindCronJob
 }
@@ -78,7 +79,7 @@ func (w Workload) byStatus() Progress {
 			return jobProgress(s)
 		}
 	case *batchv1.CronJob:
-		return Progress{Whole: true, Complete: true, Reason: "Scheduled", Message: "nodectl serve runs it at its times"}
+		return Progress{Whole: true, Complete: true, Reason: "Scheduled", Message: "nodectl serve starts its jobs on schedule"}
 	}
 	return Progress{}
 }

@@ -86,7 +86,7 @@ func TestProgress(t *testing.T) {
 		},
 		"a CronJob": {
 			&batchv1.CronJob{}, &batchv1.CronJobStatus{},
-			Progress{Whole: true, Complete: true, Reason: "Scheduled", Message: "nodectl serve runs it at its times"},
+			Progress{Whole: true, Complete: true, Reason: "Scheduled", Message: "nodectl serve starts its jobs on schedule"},
 		},
 	} {
 		w := Workload{Object: &pod.Object{Object: c.object}, Decision: workload.Decision{Status: c.status}}

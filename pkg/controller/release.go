@@ -9,10 +9,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
-// release is the workloads of one release that sources have.
+// release has the workloads of one release that sources have.
 type release struct {
 	members map[pod.ObjectKey]*entry
-	warned  bool // the log says that there are too many
+	warned  bool // the log has the warning that there are too many
 }
 
 // group puts the workloads that sources have into their releases.
@@ -42,17 +42,17 @@ func (c *Controller) group() {
 	}
 }
 
-// others returns the other workloads of the release of a workload, by kind and key.
+// others returns the other workloads of a workload's release for Next, by kind and key.
 func (c *Controller) others(e *entry) []workload.Member {
 	var all []workload.Member
-	for _, other := range c.with(e) {
-		all = append(all, workload.Member{Object: other.object, State: other.state, Maybe: other.maybe, MaybeSince: other.unsure})
+	for _, other := range c.otherEntries(e) {
+		all = append(all, workload.Member{Object: other.object, State: other.state, Maybe: other.unconfirmed, MaybeSince: other.unconfirmedSince})
 	}
 	return all
 }
 
-// with returns the other workloads of the release of a workload, by kind and key.
-func (c *Controller) with(e *entry) []*entry {
+// otherEntries returns the other workloads of a workload's release, by kind and key.
+func (c *Controller) otherEntries(e *entry) []*entry {
 	if e.object == nil {
 		return nil
 	}
@@ -69,21 +69,21 @@ func (c *Controller) with(e *entry) []*entry {
 	return all
 }
 
-// stir has the other workloads of a release decided again, because a fact of this one has changed
-// that their decisions depend on.
-func (c *Controller) stir(e *entry) {
-	all := c.with(e)
+// wakeRelease makes the other workloads of a workload's release due, because their decisions depend on
+// a fact of this workload that has changed.
+func (c *Controller) wakeRelease(e *entry) {
+	all := c.otherEntries(e)
 	for _, other := range all {
-		other.stirred = true
+		other.dueByRelease = true
 	}
 	if len(all) > 0 {
 		c.wake()
 	}
 }
 
-// hasMoved reports whether two states of a workload differ in a fact that decisions about the other
-// workloads of its release depend on.
-func hasMoved(a, b *workload.State) bool {
+// affectsRelease reports whether two states of a workload differ in a fact on which decisions about
+// the other workloads of its release depend.
+func affectsRelease(a, b *workload.State) bool {
 	newest := func(s *workload.State) string {
 		if n := len(s.Revisions); n > 0 {
 			return s.Revisions[n-1].Hash

@@ -11,7 +11,7 @@ import (
 )
 
 // podStatus has the newest report of a pod of one workload. Two workloads may make pods of the same
-// name. Each such pod has its own podStatus, and a report counts for the pod that the node has.
+// name. Each such pod has a podStatus, and a report belongs to the pod that the node has.
 type podStatus struct {
 	layer   string    // of its workload
 	owner   types.UID // of its controller
@@ -29,7 +29,7 @@ func newPodStatus(s *pod.Spec) *podStatus {
 	return &podStatus{layer: s.Origin.Layer(), owner: controllerOf(s.Pod), uid: s.UID()}
 }
 
-// controllerOf returns the UID of a pod's controller, "" for none.
+// controllerOf returns the UID of a pod's controller, or "".
 func controllerOf(p *v1.Pod) types.UID {
 	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
 		return ref.UID
@@ -37,10 +37,10 @@ func controllerOf(p *v1.Pod) types.UID {
 	return ""
 }
 
-// note takes a report of a pod with this name. The report is about another pod if the node has
-// another instance under the name, still stops an earlier pod, or has a pod of another workload. In
-// these cases the status of this pod is unknown. A pod that left its set is gone once another pod
-// has its name.
+// note updates the status by a report about a pod of this name. The report is about another pod if the
+// node has another instance under the name, still stops an earlier pod, or has a pod of another
+// workload. In these cases the status of this pod is unknown. A pod that left its set is gone once
+// another pod has its name.
 func (p *podStatus) note(r pod.StatusReport) {
 	p.kept = false
 	uid, observed := string(r.Pod.UID), r.ObservedUID
@@ -55,7 +55,7 @@ func (p *podStatus) note(r pod.StatusReport) {
 	}
 }
 
-// statusOf returns the status of the pod of a workload, nil for none. The caller holds the mutex.
+// statusOf returns the status of the pod of a workload, or nil. The caller holds the mutex.
 func (c *Controller) statusOf(s *pod.Spec) *podStatus {
 	layer, owner := s.Origin.Layer(), controllerOf(s.Pod)
 	i := slices.IndexFunc(c.pods[s.Key], func(p *podStatus) bool { return p.layer == layer && p.owner == owner })
@@ -65,8 +65,8 @@ func (c *Controller) statusOf(s *pod.Spec) *podStatus {
 	return c.pods[s.Key][i]
 }
 
-// ensureStatus returns the status of the pod of a workload, which it adds if there is none. The
-// status of a pod with another UID, which this pod replaces, is dropped.
+// ensureStatus returns the status of the pod of a workload. If there is none, it adds one, and drops
+// that of the pod with another UID that this pod replaces.
 func (c *Controller) ensureStatus(s *pod.Spec) *podStatus {
 	if p := c.statusOf(s); p != nil {
 		return p

@@ -14,7 +14,7 @@ import (
 // is empty.
 type writer struct {
 	store Store
-	wake  func() // called after a write for whose end Expand did not wait
+	wake  func() // called after the end of a write that is late
 
 	mu    sync.Mutex
 	queue []*write // the first one is being written
@@ -28,7 +28,7 @@ type write struct {
 	state []byte        // nil: remove the state
 	done  chan struct{} // closed after the write
 	err   error         // valid once done is closed
-	late  bool          // Expand did not wait for its end
+	late  bool          // Expand no longer waits for it
 }
 
 // isDone reports whether the write has ended.
@@ -71,7 +71,7 @@ func (w *writer) run() error {
 	return nil
 }
 
-// first returns the next write; nil if there is none, and the goroutine must end.
+// first returns the next write. If there is none, it returns nil, and the goroutine must end.
 func (w *writer) first() *write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,7 +82,7 @@ func (w *writer) first() *write {
 	return w.queue[0]
 }
 
-// end removes the first write from the queue, and reports whether Expand did not wait for its end.
+// end removes the first write from the queue, and reports whether it is late.
 func (w *writer) end(first *write) (late bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,8 +91,8 @@ func (w *writer) end(first *write) (late bool) {
 	return first.late
 }
 
-// await waits until these writes have ended, or until the time limit. After a write that ends
-// later, the writer calls wake.
+// await waits for the end of these writes, at most for the limit. After a write that ends later, the
+// writer calls wake.
 func (w *writer) await(writes []*write, limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
