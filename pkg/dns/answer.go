@@ -15,12 +15,11 @@ const maxAliases = 8
 type Answer struct {
 	RCode                          dnsmessage.RCode
 	Answers, Authority, Additional []dnsmessage.Resource
-	// Forward says that other servers answer this question.
+	// Forward means that other servers answer this question.
 	Forward bool
-	// Alias is the name at the end of the answers' aliases if other servers must resolve it; else
-	// "".
+	// Alias is the target of the last alias in Answers if other servers must resolve it, else "".
 	Alias string
-	// Authoritative says that the answer comes from this zone. Truncated says that the answer of
+	// Authoritative means that the answer comes from this zone. Truncated means that the answer of
 	// another server was truncated.
 	Authoritative, Truncated bool
 }
@@ -55,7 +54,7 @@ const typeIXFR dnsmessage.Type = 251
 // cluster's domain.
 func (z *Zone) answer(q dnsmessage.Question, name, zone string, turn uint32) Answer {
 	a := Answer{Authoritative: true}
-	owner := q.Name // with the letters' case of the question
+	owner := q.Name // in the letter case of the question
 	for range maxAliases {
 		at := z.find(name)
 		if at == nil && name == zone { // a reverse zone without records
@@ -83,8 +82,8 @@ func (z *Zone) answer(q dnsmessage.Question, name, zone string, turn uint32) Ans
 	return Answer{RCode: dnsmessage.RCodeServerFailure, Authoritative: true} // a cycle of aliases
 }
 
-// find returns the node of a name, nil for a name that does not exist. Every name in the form of a
-// pod's name exists, whether there is such a pod or not: the specification requires that.
+// find returns the node of a name, or nil for a name that does not exist. As the specification
+// requires, every name in the form of a pod's name exists, even without such a pod.
 func (z *Zone) find(name string) *node {
 	if at := z.nodes[name]; at != nil {
 		return at
@@ -196,8 +195,8 @@ func rotated[T any](list []T, turn uint32) []T {
 	return slices.Concat(list[first:], list[:first])
 }
 
-// soa returns the record that a negative answer has, with the time that clients may keep it. It is
-// shared.
+// soa returns the SOA record for negative answers. It has the time for which clients may cache them.
+// Callers must not change it.
 func (z *Zone) soa(zone string) []dnsmessage.Resource {
 	if zone == z.domain {
 		return z.authority

@@ -31,7 +31,7 @@ type Query struct {
 	Recursion, NoValidation bool
 	EDNS                    bool // the client supports EDNS0
 	DNSSEC                  bool // the client requests DNSSEC records (the DO bit)
-	Size                    int  // of the largest answer over UDP: PlainSize or EDNSSize
+	Size                    int  // the maximum size of an answer over UDP: PlainSize or EDNSSize
 	Stream                  bool // it came over TCP
 }
 
@@ -39,8 +39,8 @@ type Query struct {
 // loop between two servers.
 var errNoQuery = errors.New("no query")
 
-// ParseQuery parses a query. If it returns an error, the caller sends no answer. If it returns
-// another code than success, the caller answers with that code.
+// ParseQuery parses a query. If it returns an error, the caller sends no answer. If the returned code
+// is not success, the caller answers with that code.
 func ParseQuery(msg []byte) (Query, dnsmessage.RCode, error) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -89,8 +89,8 @@ func (q Query) extended(p *dnsmessage.Parser) (Query, dnsmessage.RCode, error) {
 	}
 }
 
-// Reply writes an answer of at most limit bytes. It leaves out additional records first. If the
-// answers do not fit, it writes as many as do, and sets the TC bit: the client then asks over TCP.
+// Reply writes an answer of at most limit bytes. It leaves out additional records first. If not all
+// answers fit, it writes the first ones, and sets the TC bit: the client then asks over TCP.
 func (q Query) Reply(a Answer, limit int) ([]byte, error) {
 	msg, err := q.pack(a, len(a.Answers), true)
 	if err != nil || len(msg) <= limit {
@@ -100,17 +100,17 @@ func (q Query) Reply(a Answer, limit int) ([]byte, error) {
 		if msg, err = q.pack(a, n, false); err != nil || len(msg) <= limit {
 			return msg, err
 		}
-		// Leave out about as many answers as the message is too long by.
+		// Leave out about as many answers as the message is too long.
 		n = min(n, n*limit/len(msg)+1)
 	}
 	return q.pack(Answer{RCode: a.RCode}, -1, false)
 }
 
-// Cut writes an answer without records, which says that there are some over TCP.
+// Cut writes an answer without records, with the TC bit: the client then asks over TCP.
 func (q Query) Cut() ([]byte, error) { return q.pack(Answer{}, -1, false) }
 
-// pack writes an answer with the first n of its records. n below zero writes none, and says that
-// there are some.
+// pack writes an answer with the first n of its records, and sets the TC bit if records are missing.
+// With n below zero, it writes none and always sets the TC bit.
 func (q Query) pack(a Answer, n int, additional bool) ([]byte, error) {
 	b := dnsmessage.NewBuilder(make([]byte, 0, PlainSize), dnsmessage.Header{
 		ID: q.ID, Response: true, Authoritative: a.Authoritative, Truncated: a.Truncated || n < len(a.Answers),
@@ -179,5 +179,5 @@ func add(b *dnsmessage.Builder, r *dnsmessage.Resource) error {
 	case *dnsmessage.UnknownResource:
 		return b.UnknownResource(r.Header, *body)
 	}
-	return nil // the message has an OPT record of its own
+	return nil // addOPT adds the OPT record
 }

@@ -9,12 +9,12 @@ import (
 // maxUpstreams limits the name servers of a resolver file, as in glibc.
 const maxUpstreams = 3
 
-// Port of name servers.
+// port is the port of name servers.
 const port = 53
 
-// Upstreams returns the name servers of a resolver file, in its order, without own: a server must
-// not forward to itself. As in glibc, a file without name servers stands for the name server on
-// this machine, unless own contains its address.
+// Upstreams returns the name servers of a resolver file, in its order. It leaves out the addresses
+// own, since a server must not forward to itself. As in glibc, a file without name servers means the
+// name server at 127.0.0.1.
 func Upstreams(file string, own []netip.Addr) []netip.AddrPort {
 	var found []netip.AddrPort
 	named := 0

@@ -80,8 +80,8 @@ func reverseNetwork(name string) (network netip.Prefix, ok bool) {
 	return netip.PrefixFrom(netip.AddrFrom16(raw), 4*len(labels)), true
 }
 
-// ownReverse returns the reverse zone of Config.Ranges that contains a name; ok is false if there
-// is none. A range whose prefix ends within a label has one zone for each value of that label.
+// ownReverse returns the reverse zone of Config.Ranges that contains a name. ok is false if there is
+// none. A range whose prefix ends within a label has one zone for each value of that label.
 func (z *Zone) ownReverse(name string) (zone string, ok bool) {
 	network, ok := reverseNetwork(name)
 	if !ok {
@@ -101,7 +101,7 @@ func (z *Zone) ownReverse(name string) (zone string, ok bool) {
 	return "", false
 }
 
-// ownBelow is ownReverse for a name whose first labels are not part of an address.
+// ownBelow does the same as ownReverse for a name whose first labels are not part of an address.
 func (z *Zone) ownBelow(name string) (zone string, ok bool) {
 	for above := parent(name); isReverse(above); above = parent(above) {
 		if _, is := reverseNetwork(above); is {

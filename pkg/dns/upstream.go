@@ -14,8 +14,7 @@ import (
 const Keep = 30 * time.Second
 
 // Ask returns the query for another server, with an ID that the answer must repeat. Of the client's
-// EDNS options it passes only size and DNSSEC on: others, such as the client's network, are
-// private.
+// EDNS options it passes on only size and DNSSEC: others, such as the client's network, are private.
 func (q Query) Ask(id uint16) ([]byte, error) {
 	b := dnsmessage.NewBuilder(make([]byte, 0, PlainSize), dnsmessage.Header{ID: id, RecursionDesired: true, CheckingDisabled: q.NoValidation})
 	err := errors.Join(b.StartQuestions(), b.Question(q.Question), b.StartAdditionals())
@@ -29,8 +28,7 @@ func (q Query) Ask(id uint16) ([]byte, error) {
 	return b.Finish()
 }
 
-// ErrForeign says that a message does not answer this query: it is forged, or answers an earlier
-// query.
+// ErrForeign means that a message does not answer this query: it is forged, or answers another one.
 var ErrForeign = errors.New("the message does not answer the query")
 
 // Check returns nil if a message answers the query that Ask made with this ID, ErrForeign if it
@@ -72,8 +70,8 @@ func (q Query) Key() string {
 	return fmt.Sprint(lower(q.Question.Name.String()), q.Question.Type, q.Question.Class, q.EDNS, q.DNSSEC, q.NoValidation, q.Size, q.Stream)
 }
 
-// Relay returns another server's answer, which Check has accepted, as an answer to this query of at
-// most limit bytes. aged is the time since it came.
+// Relay returns another server's answer, which Check has accepted, as an answer to this query. If it
+// is larger than limit, Relay returns the answer of Cut. aged is the time since the answer came.
 func (q Query) Relay(msg []byte, limit int, aged time.Duration) ([]byte, error) {
 	if len(msg) > limit {
 		return q.Cut()
@@ -87,7 +85,7 @@ func (q Query) Relay(msg []byte, limit int, aged time.Duration) ([]byte, error) 
 	}
 	out[3] |= 1 << 7 // RA
 	asked := q.Question.Name.String()
-	for off, label := range labels(asked) { // with the letters' case of the client
+	for off, label := range labels(asked) { // in the letter case of the client
 		copy(out[headerSize+off+1:], label)
 	}
 	seconds := uint32(aged / time.Second)
@@ -155,7 +153,7 @@ type record struct {
 
 var errCut = errors.New("message ends within a record")
 
-// eachRecord calls visit for each record of a message. It follows no pointers.
+// eachRecord calls visit for each record of a message. It follows no compression pointers.
 func eachRecord(msg []byte, visit func(record)) error {
 	if len(msg) < headerSize {
 		return errCut

@@ -64,8 +64,8 @@ type Endpoint struct {
 type Zone struct {
 	config Config
 	domain string           // lower case, with a dot at its end
-	nodes  map[string]*node // every name that exists, those without records included; lower case
-	// authority is the record that negative answers about the domain have.
+	nodes  map[string]*node // by name in lower case: every name that exists, even without records
+	// authority is the SOA record for negative answers about the domain.
 	authority []dnsmessage.Resource
 }
 
@@ -76,7 +76,7 @@ type node struct {
 	targets   []target
 	pointers  []string
 	text      string
-	servers   bool // the name of the zone
+	servers   bool // this is the name of the zone, which has an NS record
 }
 
 // target is one SRV record.
@@ -103,7 +103,7 @@ func NewZone(c Config, services []Service) *Zone {
 	return z
 }
 
-// server is the name of the name server.
+// server returns the name of the name server.
 func (z *Zone) server() string { return "ns.dns." + z.domain }
 
 // Has returns the number of names in the zone.
@@ -173,7 +173,7 @@ func isLabel(name string) bool { return name != "" && !strings.Contains(name, ".
 func (z *Zone) add(s Service) {
 	name := canonical(s.Name + "." + s.Namespace + ".svc." + z.domain)
 	switch {
-	case !isLabel(s.Name) || !isLabel(s.Namespace): // it could have a name of another namespace
+	case !isLabel(s.Name) || !isLabel(s.Namespace): // with a dot, it could have a name of another namespace
 	case s.ExternalName != "":
 		if to := canonical(s.ExternalName); isName(to) {
 			z.at(name).alias = to
@@ -244,7 +244,7 @@ func (z *Zone) serve(p Port, service, host string, number uint16) {
 	}
 	at := z.at(canonical("_" + p.Name + "._" + p.Protocol + "." + service))
 	t := target{host, number}
-	for _, other := range at.targets { // one host with several addresses
+	for _, other := range at.targets { // a host with several addresses has one SRV record
 		if other == t {
 			return
 		}

@@ -1,5 +1,5 @@
 // Package early runs the DNS server's process before other packages of the program are initialized.
-// The process does not need their tables of Kubernetes' types, which would be most of its memory.
+// The process does not need their tables of Kubernetes' types, which would take most of its memory.
 //
 // Go initializes packages by dependencies first, then by import path: this package comes before
 // those of Kubernetes. The process never runs their code.

@@ -1,6 +1,6 @@
 //go:build !linux
 
-// Package early does nothing: only Linux has the DNS server's process.
+// Package early does nothing: the DNS server's process needs Linux.
 package early
 
 // Command is the name of the hidden command.

@@ -13,8 +13,8 @@ import (
 // label marks an IPv4 address as nodectl's.
 const label = "lo:nodectl"
 
-// use describes how this machine uses an address.
-type use struct {
+// usage describes how this machine uses an address.
+type usage struct {
 	ours      bool
 	addresses []assigned
 	routes    []netip.Prefix // of the main table, without default routes
@@ -29,26 +29,26 @@ type assigned struct {
 
 // conflict returns an error if the address must not be added to this machine. services is the range
 // of cluster IPs.
-func (u use) conflict(address netip.Addr, services netip.Prefix) error {
+func (u usage) conflict(address netip.Addr, services netip.Prefix) error {
 	for _, a := range u.addresses {
 		switch {
 		case a.network.Addr() == address:
-			return fmt.Errorf("%s, the address of the DNS server, is an address of the interface %s already", address, a.device)
+			return fmt.Errorf("%s, the address of the DNS server, is already an address of the interface %s", address, a.device)
 		case a.network.Contains(address):
 			return fmt.Errorf("%s, the address of the DNS server, is in the network %s of the interface %s", address, a.network.Masked(), a.device)
 		}
 	}
 	for _, r := range u.routes {
 		if r.Contains(address) && r.Bits() >= services.Bits() {
-			return fmt.Errorf("%s, the address of the DNS server, is in the network %s that this machine has a route to", address, r)
+			return fmt.Errorf("%s, the address of the DNS server, is in the network %s, to which this machine has a route", address, r)
 		}
 	}
 	return nil
 }
 
-// wider returns a route to a network that contains the address, "" if there is none. If conflict
-// returns nil, that network is larger than the range of cluster IPs.
-func (u use) wider(address netip.Addr) string {
+// widerRoute returns a route to a network that contains the address, or "". If conflict returns nil,
+// that network is larger than the range of cluster IPs.
+func (u usage) widerRoute(address netip.Addr) string {
 	for _, r := range u.routes {
 		if r.Contains(address) {
 			return r.String()
@@ -57,8 +57,8 @@ func (u use) wider(address netip.Addr) string {
 	return ""
 }
 
-// present returns how this machine uses an address.
-func present(address netip.Addr) (u use, err error) {
+// usageOf returns how this machine uses an address.
+func usageOf(address netip.Addr) (u usage, err error) {
 	if u.addresses, err = assignedAddresses(); err != nil {
 		return u, err
 	}
@@ -107,7 +107,7 @@ func assignedAddresses() ([]assigned, error) {
 				a.label = unix.ByteSliceToString(at.Value)
 			}
 		}
-		if !local.IsValid() { // IPv6 addresses have only the other attribute
+		if !local.IsValid() { // an IPv6 address has only IFA_ADDRESS
 			local = peer
 		}
 		if a.network = netip.PrefixFrom(local, int(m.Data[1])); a.network.IsValid() {
@@ -155,7 +155,7 @@ func routes(family int) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// dump requests a table from the kernel.
+// dump reads a table of the kernel.
 func dump(kind, family int) ([]syscall.NetlinkMessage, error) {
 	table, err := syscall.NetlinkRIB(kind, family)
 	if err != nil {
@@ -222,7 +222,7 @@ func ask(kind, flags uint16, body []byte) error {
 	}
 	answers, err := syscall.ParseNetlinkMessage(buf[:n])
 	if err != nil || len(answers) == 0 || answers[0].Header.Type != unix.NLMSG_ERROR || len(answers[0].Data) < 4 {
-		return fmt.Errorf("the kernel's answer cannot be read: %w", err)
+		return fmt.Errorf("read the kernel's answer: %w", err)
 	}
 	if code := -int32(binary.NativeEndian.Uint32(answers[0].Data)); code != 0 {
 		return syscall.Errno(code)

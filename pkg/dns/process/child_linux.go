@@ -20,12 +20,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/dns/server"
 )
 
-// The process inherits these descriptors from the agent: the listening control socket, one end of
-// the leash, and a UDP and a TCP socket for each address. The leash is a socket pair: the process
-// exits unless the agent writes a byte to it.
+// The process inherits these descriptors from the agent: the listening control socket, one end of a
+// socket pair, and a UDP and a TCP socket for each address. The process waits for a byte of the agent
+// on the socket pair, and exits if the other end is closed first.
 const (
 	controlFD = 3
-	leashFD   = 4
+	startFD   = 4
 	firstFD   = 5
 )
 
@@ -61,33 +61,33 @@ func child(args []string) error {
 	if len(args) > 0 {
 		addresses, _ = strconv.Atoi(args[0])
 	}
-	if addresses < 1 || addresses > 4 || !isSocket(controlFD) || !isSocket(leashFD) {
+	if addresses < 1 || addresses > 4 || !isSocket(controlFD) || !isSocket(startFD) {
 		return errors.New("only an agent starts this command: run nodectl serve")
 	}
-	// On a second processor, each query would wake another thread, which finds nothing to do. One is
-	// enough for all that the limits allow.
+	// With a second processor, each query would wake a thread that has nothing to do. One processor
+	// is enough for the queries that the limits allow.
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(maxHeap)
 	c := &childProcess{
-		owner: uint32(os.Getuid()), log: slog.New(slog.NewTextHandler(os.Stderr, nil)), waits: len(args) > 1 && args[1] == takeOver, stated: make(chan struct{}),
+		owner: uint32(os.Getuid()), log: slog.New(slog.NewTextHandler(os.Stderr, nil)), waits: len(args) > 1 && args[1] == takeOver, hasState: make(chan struct{}),
 	}
 	if err := c.open(addresses); err != nil {
 		return err
 	}
 	probeStack()
-	if err := expendable(); err != nil {
+	if err := limitMemory(); err != nil {
 		return err
 	}
 	if err := confine.Serving(UserID, 53); err != nil {
 		return err
 	}
-	// The agent writes to the leash once it has recorded the process. If the agent dies earlier,
-	// the process exits: no unrecorded process stays.
-	if n, err := unix.Read(leashFD, make([]byte, 1)); n != 1 || err != nil {
+	// The agent writes a byte once it has recorded the process. If the agent dies earlier, the process
+	// exits, so that no unrecorded process stays.
+	if n, err := unix.Read(startFD, make([]byte, 1)); n != 1 || err != nil {
 		return nil
 	}
-	_ = unix.Close(leashFD)
+	_ = unix.Close(startFD)
 	debug.FreeOSMemory() // return memory of the program's start to the kernel
 	return c.run(context.Background())
 }
@@ -106,13 +106,13 @@ func probeStack() {
 	}
 }
 
-// maxData limits the writable memory that the process may map after its start. The largest state
-// fits.
+// maxData limits the writable memory that the process may map after its start. It is enough for the
+// largest state.
 const maxData = 512 << 20
 
-// expendable resets the OOM score and limits the memory of the process: when memory runs out, the
-// kernel may kill it, even if the agent is protected.
-func expendable() error {
+// limitMemory limits the memory of the process, and raises a negative OOM score to 0. So when memory
+// runs out, the kernel may kill the process even if the agent is protected.
+func limitMemory() error {
 	const file = "/proc/self/oom_score_adj"
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -144,15 +144,15 @@ func expendable() error {
 
 // childProcess is the state of the process.
 type childProcess struct {
-	owner   uint32 // the user of the agent
-	log     *slog.Logger
-	server  *server.Server
-	control *net.UnixListener
-	udp     []*net.UDPConn
-	tcp     []*net.TCPListener
-	held    []*os.File
-	waits   bool          // the process answers only once it has a state
-	stated  chan struct{} // closed after the first state
+	owner     uint32 // the user of the agent
+	log       *slog.Logger
+	server    *server.Server
+	control   *net.UnixListener
+	udp       []*net.UDPConn
+	tcp       []*net.TCPListener
+	inherited []*os.File
+	waits     bool          // the process answers only once it has a state
+	hasState  chan struct{} // closed after the first state
 
 	mu    sync.Mutex
 	known bool
@@ -175,17 +175,17 @@ func (c *childProcess) open(addresses int) error {
 		udp, ok := conn.(*net.UDPConn)
 		tcp, err := listener[*net.TCPListener](c.inherit(firstFD + 2*i + 1))
 		if !ok || err != nil {
-			return errors.Join(errors.New("descriptor is no UDP socket"), err)
+			return errors.Join(errors.New("an inherited descriptor is not a UDP socket"), err)
 		}
 		c.udp, c.tcp = append(c.udp, udp), append(c.tcp, tcp)
 	}
 	return nil
 }
 
-// inherit opens a descriptor of the agent. It stays open for opSockets.
+// inherit opens an inherited descriptor. The file stays open for opSockets.
 func (c *childProcess) inherit(fd int) *os.File {
 	f := os.NewFile(uintptr(fd), "socket")
-	c.held = append(c.held, f)
+	c.inherited = append(c.inherited, f)
 	return f
 }
 
@@ -196,7 +196,7 @@ func listener[L net.Listener](f *os.File) (found L, err error) {
 	}
 	found, ok := l.(L)
 	if !ok {
-		return found, errors.New("an inherited descriptor has another kind of socket")
+		return found, errors.New("an inherited descriptor is a socket of another kind")
 	}
 	return found, nil
 }
@@ -212,7 +212,7 @@ func (c *childProcess) run(ctx context.Context) error {
 	serving.Go(func() { fail <- c.serveControl(ctx) })
 	if c.waits {
 		select {
-		case <-c.stated:
+		case <-c.hasState:
 		case <-time.After(takeOverLimit):
 		case <-ctx.Done():
 		}
@@ -236,7 +236,7 @@ func (c *childProcess) run(ctx context.Context) error {
 	})
 	select {
 	case <-done:
-	case <-time.After(limits.Total): // idle connections end when the process exits
+	case <-time.After(limits.Total): // remaining connections end when the process exits
 	}
 	return err
 }
@@ -321,9 +321,9 @@ func (c *childProcess) do(q request) response {
 		c.server.Set(*q.State)
 		c.known = q.State.Known
 		select {
-		case <-c.stated:
+		case <-c.hasState:
 		default:
-			close(c.stated)
+			close(c.hasState)
 		}
 	case q.Op == opStatus || q.Op == opStop:
 	default:

@@ -24,20 +24,20 @@ import (
 // conn is the agent's connection to the process.
 type conn struct {
 	control *net.UnixConn
-	watched *net.UnixConn // never transfers data; its end shows the end of the process
+	watched *net.UnixConn // transfers no data; it ends with the process
 	ended   chan struct{}
 
 	watching sync.WaitGroup
 	pid      int
 	handle   *os.Process   // a pidfd, opened before the process was identified
-	sent     *server.State // the last state that the process got
+	sent     *server.State // the last state that this agent sent
 	outdated bool          // the process runs another program than this agent
 	known    bool          // the process had names when it was identified
-	bare     bool          // the process has no names from an earlier agent
+	nameless bool          // the process has no names from an earlier agent
 	dir      string        // of the control socket
 	missed   int           // consecutive answers that did not come in time
-	lost     bool          // an old answer may still come: the next request needs another control connection
-	limit    time.Duration
+	lost     bool          // an old answer may still come, so the next request needs another control connection
+	limit    time.Duration // of one answer
 }
 
 // watch closes ended once the process has ended.
@@ -96,8 +96,8 @@ func (c *conn) call(q request) (Status, error) {
 	return *a.Status, nil
 }
 
-// limitOf returns the time limit of a request of so many bytes: the process decodes the state, and
-// makes a zone of it.
+// limitOf returns the time limit of a request of this size. The process needs time to decode the
+// state, and to make a zone.
 func (c *conn) limitOf(size int) time.Duration {
 	return c.limit + time.Duration(size)*time.Second/(1<<20)
 }
@@ -121,7 +121,7 @@ func (c *conn) ready() error {
 	c.control = one.(*net.UnixConn)
 	pid, _, err := c.sender()
 	if err == nil && pid != c.pid {
-		err = fmt.Errorf("process %d answers, not the DNS server, process %d", pid, c.pid)
+		err = fmt.Errorf("process %d answers instead of the DNS server, process %d", pid, c.pid)
 	}
 	c.lost = err != nil
 	return err
@@ -129,9 +129,9 @@ func (c *conn) ready() error {
 
 func (c *conn) status() (Status, error) { return c.call(request{Op: opStatus}) }
 
-// identify finds out which process is at the other end: the kernel names the sender of its answer.
-// After it opened a handle of that process, a second answer of the same process shows that the
-// handle is the right one.
+// identify sets the process at the other end: the kernel names the sender of an answer. Its ID could
+// pass to another process before identify opens a handle. So identify asks again after that: a second
+// answer of the same process shows that the handle is the right one.
 func (c *conn) identify() error {
 	pid, known, err := c.sender()
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *conn) identify() error {
 	again, _, err := c.sender()
 	if err != nil || again != pid {
 		_ = handle.Release()
-		return errors.Join(errors.New("DNS server was replaced in between"), err)
+		return errors.Join(errors.New("DNS server was replaced meanwhile"), err)
 	}
 	c.pid, c.handle, c.known = pid, handle, known
 	return nil
@@ -270,7 +270,7 @@ func (c *conn) sockets(address netip.Addr) (fds []int, err error) {
 	to := netip.AddrPortFrom(address, 53)
 	for i, kind := range []int{unix.SOCK_DGRAM, unix.SOCK_STREAM} {
 		unix.CloseOnExec(fds[i])
-		if err := isBound(fds[i], kind, to); err != nil {
+		if err := checkBound(fds[i], kind, to); err != nil {
 			closeAll(fds)
 			return nil, err
 		}
@@ -278,7 +278,7 @@ func (c *conn) sockets(address netip.Addr) (fds []int, err error) {
 	return fds, nil
 }
 
-// adopt connects to the process of a directory; it returns nil if none runs. It kills all other
+// adopt connects to the process of a directory, or returns nil if none runs. It kills all other
 // processes in the record: they do not answer, or an agent died while it replaced them.
 func adopt(dir string) (*conn, error) {
 	r, recorded := load(dir)
@@ -290,7 +290,7 @@ func adopt(dir string) (*conn, error) {
 		}
 	}
 	if err != nil && !recorded && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("connect to the DNS server that runs: %w", err)
+		return nil, fmt.Errorf("connect to the running DNS server: %w", err)
 	}
 	for _, p := range r.Processes {
 		if c != nil && p.PID == c.pid {
@@ -412,7 +412,7 @@ func (p started) end() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("process %d, the DNS server, does not end when killed", p.PID)
+	return fmt.Errorf("kill the DNS server, process %d: it does not end", p.PID)
 }
 
 // runs reports whether the process with the ID is the recorded one and has not ended.

@@ -36,12 +36,12 @@ type response struct {
 
 // Status is the status of the process.
 type Status struct {
-	// Known says that the process knows the Services of the node.
+	// Known means that the process knows all Services of the node.
 	Known  bool          `json:"known"`
 	Counts server.Counts `json:"counts"`
 }
 
-// write writes one message with its length before it.
+// write writes one message after its length.
 func write(to io.Writer, message any) error {
 	frame, err := encode(message)
 	if err != nil {
@@ -51,10 +51,10 @@ func write(to io.Writer, message any) error {
 	return err
 }
 
-// errTooLong says that a message does not fit into a frame.
+// errTooLong is the error of a message that does not fit into a frame.
 var errTooLong = errors.New("message does not fit into a frame")
 
-// encode returns a message with its length before it.
+// encode returns a frame: the length of a message, and the message.
 func encode(message any) ([]byte, error) {
 	body, err := json.Marshal(message)
 	if err != nil {

@@ -2,9 +2,9 @@
 // agent restarts and while a new version replaces it.
 //
 // The agent binds the sockets and starts the process with them. The process gives up root, all
-// capabilities and the file system before it reads its first query. It outlives the agent. The next
-// agent connects to its control socket. An agent of another version takes the sockets over from it,
-// and starts a new process with them: no query is lost.
+// capabilities and the file system before it reads its first query. It continues after the agent
+// ends, and the next agent connects to its control socket. An agent of another version takes over the
+// sockets, and starts a new process with them, so that no query is lost.
 //
 // Child runs in the process; Supervisor is the agent's side.
 //

@@ -82,7 +82,7 @@ func newAgent(t *testing.T) agent {
 		if err := Stop(a.Config); err != nil {
 			t.Error(err)
 		}
-		if had, err := present(address); err != nil || had.ours {
+		if had, err := usageOf(address); err != nil || had.ours {
 			t.Errorf("the address is left: %+v, %v", had, err)
 		}
 	})
@@ -486,7 +486,7 @@ func TestSupervisor_RangeChanged_AddressMoves(t *testing.T) {
 		t.Errorf("process %d follows %d", got, pid)
 	}
 	wantGone(t, pid)
-	if had, err := present(address); err != nil || had.ours {
+	if had, err := usageOf(address); err != nil || had.ours {
 		t.Errorf("the old address is left: %+v, %v", had, err)
 	}
 	if got, err := resolveAt(moved, "web.default.svc.cluster.local.", "udp"); err != nil || got != unknown {
@@ -496,7 +496,7 @@ func TestSupervisor_RangeChanged_AddressMoves(t *testing.T) {
 	if err := Stop(a.Config); err != nil {
 		t.Error(err)
 	}
-	if had, err := present(moved); err != nil || had.ours {
+	if had, err := usageOf(moved); err != nil || had.ours {
 		t.Errorf("the new address is left: %+v, %v", had, err)
 	}
 }
@@ -581,7 +581,7 @@ func TestStop_ProcessRuns_LeavesNothing(t *testing.T) {
 		}
 	}
 	wantGone(t, pid)
-	if had, err := present(address); err != nil || had.ours {
+	if had, err := usageOf(address); err != nil || had.ours {
 		t.Errorf("%+v, %v", had, err)
 	}
 	if left, err := os.ReadDir(a.Dir); err != nil || len(left) != 0 {
@@ -631,22 +631,22 @@ func TestUse_AddressOfOthers_IsAConflict(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	const of = "10.97.0.10, the address of the DNS server, is "
 	for name, c := range map[string]struct {
-		use         use
+		use         usage
 		want, wider string
 	}{
-		"nothing":              {use{}, "", ""},
-		"other networks":       {use{addresses: []assigned{{prefix("192.168.1.7/24"), "eth0", "eth0"}}, routes: []netip.Prefix{prefix("192.168.1.0/24")}}, "", ""},
-		"the address":          {use{addresses: []assigned{{prefix("10.97.0.10/32"), "eth0", "eth0"}}}, of + "an address of the interface eth0 already", ""},
-		"its network":          {use{addresses: []assigned{{prefix("10.97.0.1/24"), "eth0", "eth0"}}}, of + "in the network 10.97.0.0/24 of the interface eth0", ""},
-		"a route to it":        {use{routes: []netip.Prefix{prefix("10.97.0.0/16")}}, of + "in the network 10.97.0.0/16 that this machine has a route to", "10.97.0.0/16"},
-		"a route to much more": {use{routes: []netip.Prefix{prefix("10.0.0.0/8")}}, "", "10.0.0.0/8"},
+		"nothing":              {usage{}, "", ""},
+		"other networks":       {usage{addresses: []assigned{{prefix("192.168.1.7/24"), "eth0", "eth0"}}, routes: []netip.Prefix{prefix("192.168.1.0/24")}}, "", ""},
+		"the address":          {usage{addresses: []assigned{{prefix("10.97.0.10/32"), "eth0", "eth0"}}}, of + "already an address of the interface eth0", ""},
+		"its network":          {usage{addresses: []assigned{{prefix("10.97.0.1/24"), "eth0", "eth0"}}}, of + "in the network 10.97.0.0/24 of the interface eth0", ""},
+		"a route to it":        {usage{routes: []netip.Prefix{prefix("10.97.0.0/16")}}, of + "in the network 10.97.0.0/16, to which this machine has a route", "10.97.0.0/16"},
+		"a route to much more": {usage{routes: []netip.Prefix{prefix("10.0.0.0/8")}}, "", "10.0.0.0/8"},
 	} {
 		got := ""
 		if err := c.use.conflict(address, services); err != nil {
 			got = err.Error()
 		}
-		if got != c.want || c.use.wider(address) != c.wider {
-			t.Errorf("%s: %q, %q", name, got, c.use.wider(address))
+		if got != c.want || c.use.widerRoute(address) != c.wider {
+			t.Errorf("%s: %q, %q", name, got, c.use.widerRoute(address))
 		}
 	}
 }
@@ -676,10 +676,10 @@ func TestIsBound_OtherSocket_IsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	bound := netip.AddrPortFrom(at.Addr(), uint16(name.(*unix.SockaddrInet4).Port))
-	if err := isBound(fds[0], unix.SOCK_DGRAM, bound); err != nil {
+	if err := checkBound(fds[0], unix.SOCK_DGRAM, bound); err != nil {
 		t.Error(err)
 	}
-	if isBound(fds[0], unix.SOCK_STREAM, bound) == nil || isBound(fds[1], unix.SOCK_STREAM, bound) == nil || isBound(fds[0], unix.SOCK_DGRAM, at) == nil || isBound(0, unix.SOCK_DGRAM, bound) == nil {
+	if checkBound(fds[0], unix.SOCK_STREAM, bound) == nil || checkBound(fds[1], unix.SOCK_STREAM, bound) == nil || checkBound(fds[0], unix.SOCK_DGRAM, at) == nil || checkBound(0, unix.SOCK_DGRAM, bound) == nil {
 		t.Error("another socket is accepted")
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveBuffer is the receive buffer of the UDP socket, in bytes: with it, a flood of one client
-// does not push out all queries of others.
+// receiveBuffer is the size of the receive buffer of the UDP socket, in bytes. It is large, so that a
+// flood of one client does not displace all queries of others.
 const receiveBuffer = 4 << 20
 
 // bind binds a UDP and a TCP socket.
@@ -84,9 +84,9 @@ func sockaddr(to netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
 }
 
-// isBound returns an error unless a socket is of this kind and bound to this address. It may come
-// from a process that an attacker controls.
-func isBound(fd, kind int, to netip.AddrPort) error {
+// checkBound returns an error unless a socket is of this kind and bound to this address. The socket
+// may come from a process that an attacker controls.
+func checkBound(fd, kind int, to netip.AddrPort) error {
 	is, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err != nil || is != kind {
 		return fmt.Errorf("socket has the type %d, not %d: %w", is, kind, errors.Join(err))
@@ -114,20 +114,20 @@ func closeAll(fds []int) {
 	}
 }
 
-// start starts the process with sockets, and connects to it. The process has a session of its own,
-// so that no signal of a terminal reaches it, and none of the agent's environment variables. The
-// record names both the process and old.
-func (s *Supervisor) start(ctx context.Context, sockets []int, old *conn) (_ *conn, err error) {
-	control, err := s.listen()
+// start starts the process with sockets, and connects to it. The process has a session of its own, so
+// that no signal of a terminal reaches it. It has none of the agent's environment variables. The
+// record names the process, and old if it is not nil.
+func (k *Supervisor) start(ctx context.Context, sockets []int, old *conn) (_ *conn, err error) {
+	control, err := k.listen()
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(control)
-	leash, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	startPair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer closeAll(leash[:])
+	defer closeAll(startPair[:])
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (s *Supervisor) start(ctx context.Context, sockets []int, old *conn) (_ *co
 		return nil, err
 	}
 	defer log.Close()
-	files := []uintptr{null.Fd(), null.Fd(), log.Fd(), uintptr(control), uintptr(leash[1])}
+	files := []uintptr{null.Fd(), null.Fd(), log.Fd(), uintptr(control), uintptr(startPair[1])}
 	for _, fd := range sockets {
 		files = append(files, uintptr(fd))
 	}
@@ -168,7 +168,7 @@ func (s *Supervisor) start(ctx context.Context, sockets []int, old *conn) (_ *co
 		discard()
 		return nil, fmt.Errorf("record DNS server: %w", err)
 	}
-	if _, err := unix.Write(leash[0], []byte{1}); err != nil {
+	if _, err := unix.Write(startPair[0], []byte{1}); err != nil {
 		discard()
 		return nil, fmt.Errorf("start DNS server: it ended at once: %w", err)
 	}
@@ -214,8 +214,8 @@ func (s *Supervisor) listen() (fd int, err error) {
 // socketName is the name of the control socket in its directory.
 const socketName = "dns.sock"
 
-// shortPath returns a path of the control socket by the descriptor of its open directory: the
-// directory's own path may be too long for a socket address.
+// shortPath returns a path of the control socket that uses the descriptor of the open directory,
+// because the path of the directory may be too long for a socket address.
 func shortPath(dir *os.File) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName)
 }

@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// Dir is the directory of the control socket and of the record. Only its owner may enter it.
 	Dir string
-	// LogFile gets the output of a process that ends by a panic.
+	// LogFile gets the standard error of the process: its log, and the stack of a panic.
 	LogFile string
 	// Address is the address of the server, which listens on port 53. Range is the range of
 	// Services that contains the address.
@@ -31,15 +31,15 @@ type Config struct {
 
 // Times of a Supervisor.
 const (
-	callLimit  = 3 * time.Second  // for an answer of the process, and more for a long request
-	startLimit = 10 * time.Second // for its start
-	endLimit   = 5 * time.Second  // for its end
+	callLimit  = 3 * time.Second  // for an answer of the process; a long request gets more
+	startLimit = 10 * time.Second // for the start of the process
+	endLimit   = 5 * time.Second  // for the end of the process
 	checkEvery = 10 * time.Second
-	retryFirst = time.Second // first wait after a failure; it doubles
+	retryFirst = time.Second // the wait after the first failure; it doubles up to retryMost
 	retryMost  = 30 * time.Second
 )
 
-// Supervisor keeps the process running. The process outlives it.
+// Supervisor starts the process, and restarts it when it ends. The process continues after the Supervisor.
 type Supervisor struct {
 	cfg Config
 
@@ -51,31 +51,31 @@ type Supervisor struct {
 
 	serving atomic.Bool // the process ran when the lock was last released
 
-	held    chan struct{} // a lock whose waiters can give up; it guards the fields below
+	locked  chan struct{} // a lock for which a goroutine can stop waiting; it guards the fields below
 	child   *conn         // nil while the process does not run
 	failure error         // of the last attempt
 	retry   time.Time     // no attempt before this time
 	wait    time.Duration // the wait after the next failure
 }
 
-// New returns a Supervisor that does nothing until Enable.
+// New returns a Supervisor that does nothing until Want.
 func New(cfg Config) *Supervisor {
-	return &Supervisor{cfg: cfg, changed: make(chan struct{}, 1), held: make(chan struct{}, 1)}
+	return &Supervisor{cfg: cfg, changed: make(chan struct{}, 1), locked: make(chan struct{}, 1)}
 }
 
 // lock waits until no other goroutine uses the process.
-func (s *Supervisor) lock() { s.held <- struct{}{} }
+func (k *Supervisor) lock() { k.locked <- struct{}{} }
 
 // unlock releases the lock.
-func (s *Supervisor) unlock() {
-	s.serving.Store(s.child != nil)
-	<-s.held
+func (k *Supervisor) unlock() {
+	k.serving.Store(k.child != nil)
+	<-k.locked
 }
 
-// Enable makes the server run from now on. It does not wait for its start.
-func (s *Supervisor) Enable() {
-	if !s.wanted.Swap(true) {
-		s.kick()
+// Want makes Run start the server and keep it running. It does not wait for the start.
+func (k *Supervisor) Want() {
+	if !k.wanted.Swap(true) {
+		k.wake()
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *Supervisor) Ensure(ctx context.Context) error {
 		return nil
 	}
 	select {
-	case s.held <- struct{}{}:
+	case k.locked <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -116,22 +116,22 @@ func (s *Supervisor) Servers() []string {
 
 // SetState replaces the state of the server. It does not wait for the process. Until the first
 // call, a process of an earlier agent keeps its state.
-func (s *Supervisor) SetState(to server.State) {
-	s.state.Store(&to)
-	s.kick()
+func (k *Supervisor) SetState(s server.State) {
+	k.state.Store(&s)
+	k.wake()
 }
 
-// SetFirst sets the state of a process without names until SetState is called: from its start, the
-// process resolves names outside the cluster. A process of an earlier agent that has names keeps
-// them. It does not wait for the process.
-func (s *Supervisor) SetFirst(to server.State) {
-	to.Known, to.Services = false, nil
-	s.first.Store(&to)
-	s.kick()
+// SetFirst sets the state that a process without names has until SetState is called. With it, the
+// process resolves names outside the cluster from its start. A process of an earlier agent that has
+// names keeps them. SetFirst does not wait for the process.
+func (k *Supervisor) SetFirst(s server.State) {
+	s.Known, s.Services = false, nil
+	k.first.Store(&s)
+	k.wake()
 }
 
-// kick wakes up Run.
-func (s *Supervisor) kick() {
+// wake wakes up Run.
+func (k *Supervisor) wake() {
 	select {
 	case s.changed <- struct{}{}:
 	default:
@@ -151,7 +151,7 @@ func (s *Supervisor) Run(ctx context.Context) {
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
 	for {
-		again := s.maintain(ctx)
+		again := k.step(ctx)
 		var ended <-chan struct{}
 		s.lock()
 		if s.child != nil {
@@ -173,10 +173,10 @@ func (s *Supervisor) Run(ctx context.Context) {
 	}
 }
 
-// maintain starts the process if it does not run, and sends it the newest state. again receives when it
-// is time for another attempt.
-func (s *Supervisor) maintain(ctx context.Context) (again <-chan time.Time) {
-	if !s.wanted.Load() {
+// step starts the process if it does not run, and sends it the newest state. again receives a value
+// when it is time for another attempt.
+func (k *Supervisor) step(ctx context.Context) (again <-chan time.Time) {
+	if !k.wanted.Load() {
 		return nil
 	}
 	s.lock()
@@ -184,11 +184,11 @@ func (s *Supervisor) maintain(ctx context.Context) (again <-chan time.Time) {
 	now := time.Now()
 	err := s.ensure(ctx, now)
 	if err == nil {
-		if err = s.replace(ctx); err != nil {
-			s.fail()
-			s.failed(now, fmt.Errorf("replace it: %w", err))
-		} else if err = s.send(); err != nil {
-			s.later(now, err) // miss has logged it
+		if err = k.replace(ctx); err != nil {
+			k.kill()
+			k.failed(now, fmt.Errorf("replace it: %w", err))
+		} else if err = k.send(); err != nil {
+			k.delay(now, err) // noteMissed has logged it
 		} else {
 			s.wait, s.retry = 0, time.Time{}
 		}
@@ -206,17 +206,17 @@ func (s *Supervisor) send() error {
 	}
 	newest := s.state.Load()
 	switch {
-	case newest == nil && s.child.bare:
-		newest = s.first.Load()
-	case s.child.outdated: // the process that replaces it gets the state
+	case newest == nil && k.child.nameless:
+		newest = k.first.Load()
+	case k.child.outdated: // the process that replaces it gets the state
 		return nil
 	}
 	if newest == nil || s.child.sent == newest {
 		return nil
 	}
-	if _, err := s.child.call(request{Op: opState, State: newest}); err != nil {
-		err = fmt.Errorf("give it the Services: %w", err)
-		s.miss(err)
+	if _, err := k.child.call(request{Op: opState, State: newest}); err != nil {
+		err = fmt.Errorf("send it the Services: %w", err)
+		k.noteMissed(err)
 		return err
 	}
 	s.child.sent = newest
@@ -227,8 +227,8 @@ func (s *Supervisor) send() error {
 // On a machine that is busy or short of memory, a healthy process may answer late.
 const maxMissed = 3
 
-// miss counts a missing answer, and kills the process after maxMissed of them. The lock is held.
-func (s *Supervisor) miss(err error) {
+// noteMissed counts a missing answer, and kills the process after maxMissed of them. The lock is held.
+func (k *Supervisor) noteMissed(err error) {
 	select {
 	case <-s.child.ended: // ensure starts another one
 		return
@@ -238,25 +238,24 @@ func (s *Supervisor) miss(err error) {
 		s.report(err)
 		return
 	}
-	s.child.missed++
-	s.cfg.Log.Warn("DNS server does not answer", "pid", s.child.pid, "times", s.child.missed, "error", err)
-	if s.child.missed >= maxMissed {
-		s.cfg.Log.Warn("Killing DNS server, to start it again", "pid", s.child.pid)
-		s.fail()
+	k.child.missed++
+	k.cfg.Log.Warn("DNS server does not answer", "pid", k.child.pid, "times", k.child.missed, "error", err)
+	if k.child.missed >= maxMissed {
+		k.cfg.Log.Warn("Killing DNS server, to start it again", "pid", k.child.pid)
+		k.kill()
 	}
 }
 
-// check asks the process for its status, and adds its address again if another program has removed
-// it.
-func (s *Supervisor) check() {
-	s.lock()
-	defer s.unlock()
-	if s.child == nil {
+// check asks the process for its status. It adds the address again if another program has removed it.
+func (k *Supervisor) check() {
+	k.lock()
+	defer k.unlock()
+	if k.child == nil {
 		return
 	}
 	now, err := s.child.status()
 	if err != nil {
-		s.miss(err)
+		k.noteMissed(err)
 		return
 	}
 	s.counts.Store(&now.Counts)
@@ -265,11 +264,11 @@ func (s *Supervisor) check() {
 	}
 }
 
-// fail kills the process. The lock is held.
-func (s *Supervisor) fail() {
-	if s.child != nil {
-		s.child.kill()
-		s.release()
+// kill kills the process. The lock is held.
+func (k *Supervisor) kill() {
+	if k.child != nil {
+		k.child.kill()
+		k.release()
 	}
 }
 
@@ -281,15 +280,15 @@ func (s *Supervisor) release() {
 	}
 }
 
-// ensure starts the process if it does not run. For some time after a failure, it does nothing but
-// return that failure. The lock is held.
-func (s *Supervisor) ensure(ctx context.Context, now time.Time) error {
-	if s.child != nil {
+// ensure starts the process if it does not run. For some time after a failure, it only returns that
+// failure. The lock is held.
+func (k *Supervisor) ensure(ctx context.Context, now time.Time) error {
+	if k.child != nil {
 		select {
-		case <-s.child.ended:
-			s.cfg.Log.Warn("DNS server has ended, starting it again", "pid", s.child.pid, "log", s.cfg.LogFile)
-			s.child.collect()
-			s.release()
+		case <-k.child.ended:
+			k.cfg.Log.Warn("DNS server has ended; starting it again", "pid", k.child.pid, "log", k.cfg.LogFile)
+			k.child.collect()
+			k.release()
 		default:
 			return nil
 		}
@@ -309,22 +308,22 @@ func (s *Supervisor) ensure(ctx context.Context, now time.Time) error {
 }
 
 // failed reports an error, and delays the next attempt. The lock is held.
-func (s *Supervisor) failed(now time.Time, err error) {
-	s.report(err)
-	s.later(now, err)
+func (k *Supervisor) failed(now time.Time, err error) {
+	k.report(err)
+	k.delay(now, err)
 }
 
-// later delays the next attempt, and stores the reason. The lock is held.
-func (s *Supervisor) later(now time.Time, err error) {
-	s.failure = err
-	s.wait = min(max(2*s.wait, retryFirst), retryMost)
-	s.retry = now.Add(s.wait)
+// delay delays the next attempt, and stores the reason. The lock is held.
+func (k *Supervisor) delay(now time.Time, err error) {
+	k.failure = err
+	k.wait = min(max(2*k.wait, retryFirst), retryMost)
+	k.retry = now.Add(k.wait)
 }
 
-// report logs a failure once. The lock is held.
-func (s *Supervisor) report(err error) {
-	if s.failure == nil || s.failure.Error() != err.Error() {
-		s.cfg.Log.Error("Failed to run the DNS server, new pods get the name servers of the node", "error", err)
+// report logs a failure, unless it is the last one again. The lock is held.
+func (k *Supervisor) report(err error) {
+	if k.failure == nil || k.failure.Error() != err.Error() {
+		k.cfg.Log.Error("Failed to run the DNS server; new pods get the name servers of the node", "error", err)
 	}
 	s.failure = err
 }
@@ -353,8 +352,8 @@ func (s *Supervisor) open(ctx context.Context) error {
 		return err
 	}
 	if old != nil {
-		s.child, old.outdated, old.bare = old, !old.isProgram(s.cfg.program()), !old.known
-		s.cfg.Log.Info("Adopted DNS server", "pid", old.pid, "address", s.cfg.Address)
+		k.child, old.outdated, old.nameless = old, !old.isProgram(k.cfg.program()), !old.known
+		k.cfg.Log.Info("Adopted DNS server", "pid", old.pid, "address", k.cfg.Address)
 		return nil
 	}
 	sockets, err := bind(netip.AddrPortFrom(s.cfg.Address, 53))
@@ -365,8 +364,8 @@ func (s *Supervisor) open(ctx context.Context) error {
 	if s.child, err = s.start(ctx, sockets, nil); err != nil {
 		return err
 	}
-	s.child.bare = true
-	s.cfg.Log.Info("Started DNS server", "pid", s.child.pid, "address", s.cfg.Address)
+	k.child.nameless = true
+	k.cfg.Log.Info("Started DNS server", "pid", k.child.pid, "address", k.cfg.Address)
 	return nil
 }
 
@@ -383,12 +382,12 @@ func (s *Supervisor) replace(ctx context.Context) error {
 	sockets, err := old.sockets(s.cfg.Address)
 	if err != nil {
 		old.kill()
-		return fmt.Errorf("take the sockets of the DNS server over: %w", err)
+		return fmt.Errorf("take over the sockets of the DNS server: %w", err)
 	}
 	defer closeAll(sockets)
 	next, err := s.start(ctx, sockets, old)
 	if err != nil {
-		old.kill() // its control socket has been replaced
+		old.kill() // start has replaced its control socket
 		return err
 	}
 	s.child = next
@@ -411,8 +410,8 @@ func (c Config) program() string {
 }
 
 // address adds the address of the server to the loopback interface, and records it.
-func (s *Supervisor) address() error {
-	had, err := present(s.cfg.Address)
+func (k *Supervisor) address() error {
+	had, err := usageOf(k.cfg.Address)
 	if err != nil {
 		return err
 	}
@@ -422,8 +421,8 @@ func (s *Supervisor) address() error {
 	if err := had.conflict(s.cfg.Address, s.cfg.Range); err != nil {
 		return err
 	}
-	if wider := had.wider(s.cfg.Address); wider != "" {
-		s.cfg.Log.Warn("The address of the DNS server hides one of a network that this machine has a route to", "address", s.cfg.Address, "route", wider)
+	if wider := had.widerRoute(k.cfg.Address); wider != "" {
+		k.cfg.Log.Warn("The address of the DNS server hides an address of a network to which this machine has a route", "address", k.cfg.Address, "route", wider)
 	}
 	if _, recorded := load(s.cfg.Dir); !recorded {
 		if err := save(s.cfg); err != nil { // before the address is added, so that it is always removed later
@@ -451,7 +450,7 @@ func Stop(cfg Config) error {
 	}
 	var errs []error
 	for _, a := range r.Addresses {
-		if had, err := present(a); err != nil {
+		if had, err := usageOf(a); err != nil {
 			errs = append(errs, err)
 		} else if had.ours {
 			errs = append(errs, changeAddress(a, false))

@@ -12,18 +12,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/dns"
 )
 
-// batchSize is how many queries one system call receives. Each waits for the answers to those
-// before it.
+// batchSize is how many queries one system call receives. The answers to a batch are sent together.
 const batchSize = 16
 
-// batch receives queries, and sends answers, with one system call for all that wait. The calls do
-// not block, so they pass the scheduler of Go by: it would wake a thread for each of them.
+// batch receives all waiting queries with one system call, and sends their answers with another one.
+// The calls do not block, so they are raw system calls: for other calls, Go's scheduler would wake a
+// thread each time.
 type batch struct {
 	in, out  [batchSize]multiHeader
 	slots    [batchSize]slot
 	received int
 	queued   int
-	owners   [batchSize]int // of out: the slot whose client gets it
+	owners   [batchSize]int // by index of out: the slot of its query
 }
 
 // multiHeader is struct mmsghdr of the kernel.
@@ -32,7 +32,7 @@ type multiHeader struct {
 	length uint32
 }
 
-// slot is the room for one query.
+// slot has one query, its client and its answer.
 type slot struct {
 	from   unix.RawSockaddrInet6 // an IPv4 address is shorter
 	data   unix.Iovec
@@ -54,8 +54,9 @@ func newBatch() *batch {
 	return b
 }
 
-// receive receives the queries that wait, and reports whether there were any. An error of the
-// connection is one of an earlier answer, or ends the wait for more.
+// receive receives the waiting queries, and reports whether there were any. An error may be that of
+// an earlier answer, so receive tries again. The caller finds a lasting error when it waits for more
+// queries.
 func (b *batch) receive(fd uintptr) bool {
 	b.received, b.queued = 0, 0
 	for i := range b.in {
@@ -74,8 +75,8 @@ func (b *batch) receive(fd uintptr) bool {
 	return false
 }
 
-// query returns a query and its client; ok is false for a message that is too long, or of an unknown
-// family.
+// query returns a query and its client. ok is false for a message that is too long, or whose client has
+// an unknown address family.
 func (b *batch) query(i int) (msg []byte, from netip.AddrPort, ok bool) {
 	s, n := &b.slots[i], int(b.in[i].length)
 	if n > dns.MaxQuery {
@@ -101,7 +102,7 @@ func (s *slot) client() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// hostOrder returns a port that the kernel has in the order of the network.
+// hostOrder returns a port that is in network byte order.
 func hostOrder(port uint16) uint16 {
 	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, port))
 }
@@ -119,7 +120,7 @@ func (b *batch) reply(i int, msg []byte) {
 	b.queued++
 }
 
-// send sends the answers. Those for which the kernel has no room wait for it.
+// send sends the answers. If the kernel's buffer is full, it waits for room.
 func (b *batch) send(fd uintptr, conn *net.UDPConn) {
 	for first := 0; first < b.queued; {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&b.out[first])), uintptr(b.queued-first), unix.MSG_DONTWAIT, 0, 0)

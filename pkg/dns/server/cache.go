@@ -9,12 +9,12 @@ import (
 type cache struct {
 	entries, bytes int // limits
 	size           int
-	order          *list.List // of *kept, oldest first
+	order          *list.List // of *cached, oldest first
 	by             map[string]*list.Element
 }
 
-// kept is one answer.
-type kept struct {
+// cached is one answer.
+type cached struct {
 	key   string
 	msg   []byte
 	from  time.Time
@@ -25,13 +25,13 @@ func newCache(entries, bytes int) *cache {
 	return &cache{entries: entries, bytes: bytes, order: list.New(), by: make(map[string]*list.Element)}
 }
 
-// get returns an answer and its age. Callers do not change it.
+// get returns an answer and its age. Callers must not change the answer.
 func (c *cache) get(key string, now time.Time) (msg []byte, age time.Duration, ok bool) {
 	e := c.by[key]
 	if e == nil {
 		return nil, 0, false
 	}
-	k := e.Value.(*kept)
+	k := e.Value.(*cached)
 	if !now.Before(k.until) || now.Before(k.from) {
 		c.drop(e)
 		return nil, 0, false
@@ -39,13 +39,13 @@ func (c *cache) get(key string, now time.Time) (msg []byte, age time.Duration, o
 	return k.msg, now.Sub(k.from), true
 }
 
-// put stores an answer for the time life.
+// put stores an answer for the duration life.
 func (c *cache) put(key string, msg []byte, now time.Time, life time.Duration) {
 	if e := c.by[key]; e != nil {
 		c.drop(e)
 	}
-	k := &kept{key: key, msg: msg, from: now, until: now.Add(life)}
-	if k.weight() > c.bytes/16 { // a single large answer must not push out many others
+	k := &cached{key: key, msg: msg, from: now, until: now.Add(life)}
+	if k.weight() > c.bytes/16 { // a large answer would displace many others
 		return
 	}
 	c.by[key] = c.order.PushBack(k)
@@ -56,10 +56,10 @@ func (c *cache) put(key string, msg []byte, now time.Time, life time.Duration) {
 }
 
 func (c *cache) drop(e *list.Element) {
-	k := c.order.Remove(e).(*kept)
+	k := c.order.Remove(e).(*cached)
 	delete(c.by, k.key)
 	c.size -= k.weight()
 }
 
 // weight estimates the memory of an answer, in bytes.
-func (k *kept) weight() int { return len(k.msg) + 2*len(k.key) + 256 }
+func (k *cached) weight() int { return len(k.msg) + 2*len(k.key) + 256 }

@@ -26,19 +26,19 @@ func (s *Server) Datagrams(ctx context.Context, conn *net.UDPConn) error {
 	}
 	d := &datagrams{server: s, conn: conn, batch: newBatch()}
 	defer d.waiting.Wait()
-	// The function returns false to wait for more queries. The poller notes those that come before it
-	// waits, so one call serves all queries, and a batch that is not full needs no second look.
+	// The function returns false to wait for more queries. The poller also reports queries that come
+	// before the wait, so after a batch that is not full, receive need not be called again.
 	err = raw.Read(func(fd uintptr) bool {
 		for d.batch.receive(fd) {
 			d.answer(ctx)
 			d.batch.send(fd, conn)
-			if ctx.Err() != nil { // the queries that were read have their answers
+			if ctx.Err() != nil { // all received queries have their answers
 				return true
 			}
 			if d.batch.received < batchSize {
 				break
 			}
-			runtime.Gosched() // there may be more all the time
+			runtime.Gosched() // a stream of full batches must not block other goroutines
 		}
 		return false
 	})
@@ -61,7 +61,7 @@ func (d *datagrams) answer(ctx context.Context) {
 	now := time.Now()
 	for i := range d.batch.received {
 		msg, from, ok := d.batch.query(i)
-		if !ok { // no query: it is too long
+		if !ok {
 			continue
 		}
 		allowed := d.server.clients.allow(from.Addr(), byDatagram, now)
@@ -85,8 +85,8 @@ func (d *datagrams) answer(ctx context.Context) {
 	}
 }
 
-// overLimit returns the answer to a query above the limit: that there is one over TCP. It is no larger
-// than the query. If a pod forges the address of another one, that one still gets its answers.
+// overLimit returns the answer to a query above the limit. It has the TC bit, so the client asks over
+// TCP. It is no larger than the query. So a pod whose address another pod forges still gets answers.
 func overLimit(msg []byte) []byte {
 	q, code, err := dns.ParseQuery(msg)
 	if err != nil || code != dnsmessage.RCodeSuccess {
@@ -99,7 +99,8 @@ func overLimit(msg []byte) []byte {
 	return out
 }
 
-// one returns the answer to one query, or starts a goroutine that answers it once other servers have.
+// one returns the answer to one query, or starts a goroutine that answers it once other servers have
+// answered.
 func (d *datagrams) one(ctx context.Context, msg []byte, from netip.AddrPort) []byte {
 	s := d.server
 	q, now, then, ok := s.receive(msg, false)
@@ -129,13 +130,13 @@ func (d *datagrams) wait(ctx context.Context, q dns.Query, then later, from neti
 		defer leave()
 		d.server.safely(func() {
 			if out := packed(&q, then(ctx)); out != nil {
-				_, _ = d.conn.WriteToUDPAddrPort(out, from) // the client asks again
+				_, _ = d.conn.WriteToUDPAddrPort(out, from) // after an error, the client asks again
 			}
 		})
 	})
 }
 
-// packed returns the message of a reply, nil if there is none.
+// packed returns the message of a reply, or nil after an error.
 func packed(q *dns.Query, r reply) []byte {
 	out, err := r.pack(q, q.Size)
 	if err != nil {

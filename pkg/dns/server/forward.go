@@ -17,8 +17,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/dns"
 )
 
-// forwarder forwards questions to other servers. Equal queries share one question: with many open
-// questions for one name, an attacker could guess a matching answer more easily.
+// forwarder forwards queries to other servers. Equal queries share one call: with many open calls for
+// one name, an attacker could guess a matching answer more easily.
 type forwarder struct {
 	limits Limits
 	counts *counters
@@ -36,7 +36,7 @@ type upstream struct {
 	until    time.Time // the forwarder asks it last until then
 }
 
-// call is an open question.
+// call is a query to other servers that has no answer yet.
 type call struct {
 	done chan struct{}
 	msg  []byte
@@ -47,9 +47,9 @@ func newForwarder(l Limits, counts *counters) *forwarder {
 	return &forwarder{limits: l, counts: counts, calls: make(map[string]*call), cache: newCache(l.CacheEntries, l.CacheBytes)}
 }
 
-// use replaces the servers. A server that stays keeps its state. If the servers change, the cache
-// is emptied.
-func (f *forwarder) use(all []netip.AddrPort) {
+// setServers replaces the servers. A server that stays keeps its state. If the servers change,
+// setServers empties the cache.
+func (f *forwarder) setServers(all []netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if slices.EqualFunc(f.servers, all, func(u *upstream, at netip.AddrPort) bool { return u.at == at }) {
@@ -67,21 +67,21 @@ func (f *forwarder) use(all []netip.AddrPort) {
 	f.servers, f.cache = next, newCache(f.limits.CacheEntries, f.limits.CacheBytes)
 }
 
-// kept returns a cached answer and its age.
-func (f *forwarder) kept(q dns.Query) (msg []byte, age time.Duration, ok bool) {
+// cached returns a cached answer and its age.
+func (f *forwarder) cached(q dns.Query) (msg []byte, age time.Duration, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.cache.get(q.Key(), time.Now())
 }
 
-// resolve asks the servers, one after another, until one answers. The end of ctx ends only the wait
-// of this call, not the question.
+// resolve asks the servers, one after another, until one answers. If an equal query is open, it waits
+// for that answer, at most until ctx ends.
 func (f *forwarder) resolve(ctx context.Context, q dns.Query) ([]byte, error) {
 	key := q.Key()
 	f.mu.Lock()
 	c, open := f.calls[key]
 	if !open {
-		// The answer may have come since the query was not found in the cache.
+		// The answer may have come since the caller looked into the cache.
 		if msg, _, ok := f.cache.get(key, time.Now()); ok {
 			f.mu.Unlock()
 			return msg, nil
@@ -99,7 +99,7 @@ func (f *forwarder) resolve(ctx context.Context, q dns.Query) ([]byte, error) {
 		}
 	}
 	f.counts.forwarded.Add(1)
-	c.err = errors.New("the query panicked") // seen by the waiting queries if ask panics
+	c.err = errors.New("the query panicked") // for the waiting queries if ask panics
 	defer func() {
 		f.mu.Lock()
 		delete(f.calls, key)
@@ -110,9 +110,9 @@ func (f *forwarder) resolve(ctx context.Context, q dns.Query) ([]byte, error) {
 	return c.msg, c.err
 }
 
-// ask asks the servers.
+// ask asks the servers, at most twice each, and caches the answer.
 func (f *forwarder) ask(ctx context.Context, q dns.Query, key string) ([]byte, error) {
-	ctx, stop := context.WithTimeoutCause(ctx, f.limits.Total, errors.New("no name server has answered in time"))
+	ctx, stop := context.WithTimeoutCause(ctx, f.limits.Total, errors.New("no name server answered in time"))
 	defer stop()
 	var failure []byte // the answer of a server that reports a failure
 	var errs []error
@@ -128,7 +128,7 @@ func (f *forwarder) ask(ctx context.Context, q dns.Query, key string) ([]byte, e
 				continue
 			}
 			if h.RCode == dnsmessage.RCodeSuccess || h.RCode == dnsmessage.RCodeNameError {
-				f.keep(key, msg, h)
+				f.store(key, msg, h)
 				return msg, nil
 			}
 			failure = msg
@@ -174,7 +174,8 @@ func (f *forwarder) note(u *upstream, err error) {
 	u.until = time.Now().Add(min(down, f.limits.MaxDown))
 }
 
-func (f *forwarder) keep(key string, msg []byte, h dnsmessage.Header) {
+// store caches an answer.
+func (f *forwarder) store(key string, msg []byte, h dnsmessage.Header) {
 	life := dns.Life(msg, h)
 	if life <= 0 {
 		return
@@ -184,9 +185,9 @@ func (f *forwarder) keep(key string, msg []byte, h dnsmessage.Header) {
 	f.cache.put(key, msg, time.Now(), life)
 }
 
-// exchange asks one server once. Each question has a socket of its own, with a random port that the
+// exchange asks one server once. Each query has a socket of its own, with a random port that the
 // kernel chooses, and a random ID. The kernel drops answers from other addresses. exchange drops
-// answers to other questions until the right answer or the deadline comes.
+// answers to other queries until the right answer or the deadline comes.
 func (f *forwarder) exchange(ctx context.Context, to netip.AddrPort, q dns.Query) ([]byte, dnsmessage.Header, error) {
 	network := "udp"
 	if q.Stream {
@@ -220,8 +221,8 @@ func (f *forwarder) exchange(ctx context.Context, to netip.AddrPort, q dns.Query
 	return overDatagrams(conn, q, number, question)
 }
 
-// maxForeign is the number of answers to other questions after which exchange gives up: each may be
-// an attacker's guess.
+// maxForeign is the number of answers to other queries after which exchange gives up: each may be an
+// attacker's guess.
 const maxForeign = 32
 
 func overDatagrams(conn net.Conn, q dns.Query, id uint16, question []byte) ([]byte, dnsmessage.Header, error) {
@@ -243,7 +244,7 @@ func overDatagrams(conn net.Conn, q dns.Query, id uint16, question []byte) ([]by
 		}
 		return slices.Clone(buf[:n]), h, err
 	}
-	return nil, dnsmessage.Header{}, errors.New("too many answers to other questions")
+	return nil, dnsmessage.Header{}, errors.New("too many answers to other queries")
 }
 
 func overStream(conn net.Conn, q dns.Query, id uint16, question []byte) ([]byte, dnsmessage.Header, error) {

@@ -14,14 +14,14 @@ type Limits struct {
 	ClientConnections int           // TCP connections of one client
 	Connections       int           // TCP connections
 	StreamQueries     int           // queries over one connection
-	Idle              time.Duration // the time limit of a connection for one query, and for one answer
+	Idle              time.Duration // how long a connection waits for one query, and for sending one answer
 	Clients           int           // clients without a proven address whose rates are stored
 	Proven            int           // clients whose addresses a connection has proven
 	CacheEntries      int           // cached answers of other servers
 	CacheBytes        int
 	Try               time.Duration // for one answer of another server
 	Total             time.Duration // for all tries of one query
-	Down              time.Duration // how long a server that did not answer comes last; it doubles
+	Down              time.Duration // how long a server that did not answer comes last; doubles up to MaxDown
 	MaxDown           time.Duration
 }
 
@@ -37,19 +37,19 @@ func DefaultLimits() Limits {
 
 // clients counts the queries and connections of each client.
 //
-// The source of a datagram may be forged, that of a connection may not. A client whose address a
-// connection has proven has rates of its own. All other clients, the unproven ones, have rates of their
-// own, too, but together they get no more than a few clients do. So a pod that sends from changing
-// addresses uses up only the share of unproven clients. A client that this leaves without an answer is
-// referred to connections, and its address is proven after the first one.
+// The source of a datagram may be forged, that of a connection cannot. A client is proven if it has
+// made a connection. Each client has rates of its own. All unproven clients together also have a
+// common rate, that of a few clients. So a pod that sends from changing addresses uses up only the
+// common rate. Other clients above the common rate get an answer that refers them to TCP, and their
+// first connection proves them.
 type clients struct {
 	limits Limits
 
 	mu sync.Mutex
-	// Rates of unproven clients are in two generations: when the newer one is full, it replaces the older one,
-	// so that clients that ask often stay known.
-	rates, older map[asker]*rate
-	together     [ways]*rate            // of all unproven clients together; nil before the first query
+	// Rates of unproven clients are in two generations: when the newer one is full, it replaces the
+	// older one. So the rates of clients that ask often stay.
+	rates, older map[rateKey]*rate
+	common       [rateKinds]*rate       // of all unproven clients together; nil before the first query
 	proven       map[netip.Addr]*client // by key
 	connections  map[netip.Addr]int
 	waiting      map[netip.Addr]int
@@ -58,33 +58,33 @@ type clients struct {
 	unproven     int // of waits: those of unproven clients
 }
 
-// client is a client whose address a connection has proven.
+// client is a proven client.
 type client struct {
-	rates [ways]*rate // nil before the first query
+	rates [rateKinds]*rate // nil before the first query
 	seen  time.Time
 }
 
-// asker is a client, and how it asks. A pod that sends queries in the name of another one leaves it its
-// connections.
-type asker struct {
+// rateKey identifies a rate. Datagrams and connections have different rates, so a pod that forges the
+// address of another one does not use up the rate of its connections.
+type rateKey struct {
 	client netip.Addr
-	by     way
+	kind   rateKind
 }
 
-// way is a way to ask.
-type way byte
+// rateKind is the kind of queries to which a rate applies.
+type rateKind byte
 
 const (
-	byDatagram way = iota
+	byDatagram rateKind = iota
 	byStream
-	cut  // a datagram above the limit, which gets an answer that refers to connections
-	ways // their number
+	cut       // datagrams above the limit, whose answers refer the client to TCP
+	rateKinds // their number
 )
 
 const (
-	// cutFactor is how many answers of the way cut a client gets for each one of another way.
+	// cutFactor is the rate of the kind cut, as a multiple of the other rates of a client.
 	cutFactor = 4
-	// unprovenFactor is how many clients' rates all unproven clients have together.
+	// unprovenFactor is the common rate of unproven clients, as a multiple of a client's rate.
 	unprovenFactor = 4
 )
 
@@ -94,7 +94,7 @@ type rate struct {
 	at     time.Time
 }
 
-// refill adds the tokens of the time since the last call, each a second, up to most.
+// refill adds the tokens for the time since the last call: each tokens a second, up to most.
 func (r *rate) refill(each, most float64, now time.Time) {
 	if past := now.Sub(r.at); past > 0 {
 		r.tokens = min(most, r.tokens+past.Seconds()*each)
@@ -103,31 +103,33 @@ func (r *rate) refill(each, most float64, now time.Time) {
 }
 
 func newClients(l Limits) *clients {
-	return &clients{limits: l, rates: map[asker]*rate{}, proven: map[netip.Addr]*client{}, connections: map[netip.Addr]int{}, waiting: map[netip.Addr]int{}}
+	return &clients{limits: l, rates: map[rateKey]*rate{}, proven: map[netip.Addr]*client{}, connections: map[netip.Addr]int{}, waiting: map[netip.Addr]int{}}
 }
 
-// keyOf returns the address that identifies a client. Datagrams and connections name zones differently.
+// keyOf returns the address that identifies a client. It has no zone, because datagrams and connections
+// name zones differently.
 func keyOf(client netip.Addr) netip.Addr { return client.Unmap().WithZone("") }
 
-// allow takes a token of a client's rate. For an unproven client it takes one of all of them, too.
-func (c *clients) allow(from netip.Addr, by way, now time.Time) bool {
+// allow takes a token of a client's rate, and for an unproven client also one of the common rate. It
+// returns false if there is none.
+func (c *clients) allow(from netip.Addr, kind rateKind, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	each, most := float64(c.limits.Rate), float64(c.limits.Burst)
-	if by == cut {
+	if kind == cut {
 		each, most = cutFactor*each, cutFactor*most
 	}
 	key := keyOf(from)
 	known := c.proven[key]
 	if known != nil {
 		known.seen = now
-		return take(now, limited{ensure(&known.rates[by], most, now), each, most})
+		return take(now, limited{ensure(&known.rates[kind], most, now), each, most})
 	}
-	all := limited{ensure(&c.together[by], unprovenFactor*most, now), unprovenFactor * each, unprovenFactor * most}
-	if by == byStream { // there is no room for more proven clients
+	all := limited{ensure(&c.common[kind], unprovenFactor*most, now), unprovenFactor * each, unprovenFactor * most}
+	if kind == byStream { // prove had no room for this client
 		return take(now, all)
 	}
-	return take(now, limited{c.rate(asker{key, by}, most, now), each, most}, all)
+	return take(now, limited{c.rate(rateKey{key, kind}, most, now), each, most}, all)
 }
 
 // limited is a bucket with its limits.
@@ -152,7 +154,7 @@ func take(now time.Time, all ...limited) bool {
 	return true
 }
 
-// ensure returns a rate, a new one with most tokens if there is none.
+// ensure returns a rate. If there is none, it makes one with most tokens.
 func ensure(r **rate, most float64, now time.Time) *rate {
 	if *r == nil {
 		*r = &rate{tokens: most, at: now}
@@ -160,8 +162,9 @@ func ensure(r **rate, most float64, now time.Time) *rate {
 	return *r
 }
 
-// rate returns the rate of an unproven client, a new one with most tokens. c.mu is held.
-func (c *clients) rate(of asker, most float64, now time.Time) *rate {
+// rate returns the rate of an unproven client. If there is none, it makes one with most tokens. The
+// caller holds c.mu.
+func (c *clients) rate(of rateKey, most float64, now time.Time) *rate {
 	if r := c.rates[of]; r != nil {
 		return r
 	}
@@ -170,15 +173,15 @@ func (c *clients) rate(of asker, most float64, now time.Time) *rate {
 		r = &rate{tokens: most, at: now}
 	}
 	if len(c.rates) >= c.limits.Clients/2 {
-		c.older, c.rates = c.rates, map[asker]*rate{}
+		c.older, c.rates = c.rates, map[rateKey]*rate{}
 	}
 	c.rates[of] = r
 	return r
 }
 
-// prove notes that a connection has proven the address of a client. The client keeps the tokens that
-// it has left. If there is no room, a client that has not asked for provenIdle makes room; if there is
-// none, the client stays unproven. c.mu is held.
+// prove adds a proven client. The client keeps its remaining tokens. If there is no room, prove drops
+// the clients without a query for provenIdle. If all proven clients have asked since then, the client
+// stays unproven. The caller holds c.mu.
 func (c *clients) prove(key netip.Addr, now time.Time) {
 	if known := c.proven[key]; known != nil {
 		known.seen = now
@@ -195,20 +198,20 @@ func (c *clients) prove(key netip.Addr, now time.Time) {
 		}
 	}
 	fresh := &client{seen: now}
-	for by := range ways {
-		if r := c.rates[asker{key, by}]; r != nil {
-			fresh.rates[by] = r
+	for kind := range rateKinds {
+		if r := c.rates[rateKey{key, kind}]; r != nil {
+			fresh.rates[kind] = r
 		} else {
-			fresh.rates[by] = c.older[asker{key, by}]
+			fresh.rates[kind] = c.older[rateKey{key, kind}]
 		}
 	}
 	c.proven[key] = fresh
 }
 
-// provenIdle is how long a client whose address is proven keeps its place without a query.
+// provenIdle is how long a proven client keeps its place without a query.
 const provenIdle = time.Minute
 
-// admission says whether a query may wait for other servers.
+// admission is the decision whether a query may wait for other servers.
 type admission int
 
 const (
@@ -221,7 +224,7 @@ const (
 // all places are in use, a client may have half as many places as are free, but at least one. So a
 // few greedy clients always leave room for others: with n of them, each has about 1/(n+2) of all
 // places. Unproven clients have at most half of all places. leave ends the wait.
-func (c *clients) enter(from netip.Addr, by way) (result admission, leave func()) {
+func (c *clients) enter(from netip.Addr, kind rateKind) (result admission, leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := keyOf(from)
@@ -229,7 +232,7 @@ func (c *clients) enter(from netip.Addr, by way) (result admission, leave func()
 	if left < c.waits {
 		one = min(one, max(1, left/2))
 	}
-	unproven := by == byDatagram && c.proven[key] == nil
+	unproven := kind == byDatagram && c.proven[key] == nil
 	if unproven && c.unproven >= (c.limits.Waiting+1)/2 {
 		return tooManyUnproven, nil
 	}
@@ -252,8 +255,8 @@ func (c *clients) leave(key netip.Addr, unproven bool) {
 	}
 }
 
-// connect counts a connection; it returns false if there are too many. The connection proves the
-// address of the client.
+// connect counts a connection, or returns false if there are too many. The connection proves the
+// client.
 func (c *clients) connect(from netip.Addr, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,7 +267,7 @@ func (c *clients) connect(from netip.Addr, now time.Time) bool {
 	return true
 }
 
-// disconnect ends connect.
+// disconnect ends a connection that connect has counted.
 func (c *clients) disconnect(from netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,10 +1,10 @@
 // Package server answers DNS queries over UDP and TCP: queries about the cluster from a zone, all
 // others by forwarding to the name servers of the node.
 //
-// One client cannot block others: each has limits for its rate, its connections and its queries
-// that wait for other servers. The server drops queries above these limits, and closes connections.
-// Clients whose addresses may be forged have a limit together.
-// All sizes, times and counts are bounded.
+// One client cannot block others: each has limits for its rate, its connections and its queries that
+// wait for other servers. Clients whose addresses may be forged also have a common limit. Above these
+// limits, the server refers clients to TCP, answers with SERVFAIL, drops queries or closes
+// connections. All sizes, times and counts are bounded.
 //
 // Each query within the limits gets an answer, at least SERVFAIL. Other servers never see a name of
 // the cluster.
@@ -31,7 +31,7 @@ type State struct {
 	// Services is nil until the Services of the node are known. Until then, the answer for their
 	// names is SERVFAIL, which clients do not cache.
 	Services []dns.Service
-	// Known says that all Services are known, also if there are none. Until then, the answer for an
+	// Known means that all Services are known, also if there are none. Until then, the answer for an
 	// unknown name is SERVFAIL.
 	Known bool
 	// Upstreams are the servers for other names, in order.
@@ -45,12 +45,12 @@ type Counts struct {
 	Forwarded uint64 `json:"forwarded"` // forwarded to other servers
 	Cached    uint64 `json:"cached"`    // answered from the cache
 	Failed    uint64 `json:"failed"`    // answered with SERVFAIL
-	Refused   uint64 `json:"refused"`   // dropped or closed: over a limit
+	Refused   uint64 `json:"refused"`   // queries and connections above a limit
 	Malformed uint64 `json:"malformed"`
 	Panics    uint64 `json:"panics"`
 }
 
-// counters are Counts with atomic counters.
+// counters has the fields of Counts as atomic counters.
 type counters struct {
 	queries, zone, forwarded, cached, failed, refused, malformed, panics atomic.Uint64
 }
@@ -84,7 +84,7 @@ func New(limits Limits, log *slog.Logger) *Server {
 // Set replaces the state.
 func (s *Server) Set(to State) {
 	s.current.Store(&current{State: to, zone: dns.NewZone(to.Config, to.Services)})
-	s.forward.use(to.Upstreams)
+	s.forward.setServers(to.Upstreams)
 }
 
 // Counts returns the counters.
@@ -96,11 +96,11 @@ func (s *Server) Counts() Counts {
 	}
 }
 
-// reply is the answer to a query: one of its own, or that of another server, which came a while ago.
+// reply is the answer to a query: an answer of this server, or the message of another server.
 type reply struct {
 	answer dns.Answer
-	relay  []byte
-	age    time.Duration
+	relay  []byte        // the message of another server; else nil
+	age    time.Duration // since the message came
 }
 
 // pack writes the answer, in at most limit bytes.
@@ -114,7 +114,7 @@ func (r *reply) pack(q *dns.Query, limit int) ([]byte, error) {
 // later waits for other servers, and returns the reply.
 type later func(context.Context) reply
 
-// decide answers a query: now, unless it returns a function that does so later.
+// decide answers a query. If it needs other servers, it returns a function that asks them.
 func (s *Server) decide(q dns.Query) (reply, later) {
 	now := s.current.Load()
 	if now.zone == nil {
@@ -123,28 +123,28 @@ func (s *Server) decide(q dns.Query) (reply, later) {
 	a := now.zone.Answer(q.Question, s.turn.Add(1))
 	switch {
 	case a.Forward:
-		if msg, age, ok := s.forward.kept(q); ok {
+		if msg, age, ok := s.forward.cached(q); ok {
 			s.counts.cached.Add(1)
 			return reply{relay: msg, age: age}, nil
 		}
-		return reply{}, s.relayed(q)
-	case !now.Known && len(a.Answers) == 0: // the name may be that of a Service that is not known
+		return reply{}, s.relayLater(q)
+	case !now.Known && len(a.Answers) == 0: // the name may be that of an unknown Service
 		return s.failure(), nil
 	case a.Alias != "":
-		return reply{}, s.followed(q, a)
+		return reply{}, s.followLater(q, a)
 	}
 	s.counts.zone.Add(1)
 	return reply{answer: a}, nil
 }
 
-// failure is the answer of a server that failed.
+// failure returns the answer SERVFAIL.
 func (s *Server) failure() reply {
 	s.counts.failed.Add(1)
 	return reply{answer: dns.Answer{RCode: dnsmessage.RCodeServerFailure}}
 }
 
-// relayed answers with the answer of another server.
-func (s *Server) relayed(q dns.Query) later {
+// relayLater returns a function that answers with the answer of another server.
+func (s *Server) relayLater(q dns.Query) later {
 	return func(ctx context.Context) reply {
 		msg, err := s.forward.resolve(ctx, q)
 		if err != nil {
@@ -154,8 +154,9 @@ func (s *Server) relayed(q dns.Query) later {
 	}
 }
 
-// followed answers with an alias of the zone, and the answer of another server for its target.
-func (s *Server) followed(q dns.Query, a dns.Answer) later {
+// followLater returns a function that answers with an alias of the zone, and the answer of another
+// server for its target.
+func (s *Server) followLater(q dns.Query, a dns.Answer) later {
 	return func(ctx context.Context) reply { return s.follow(ctx, q, a) }
 }
 
@@ -165,7 +166,7 @@ func (s *Server) follow(ctx context.Context, target dns.Query, a dns.Answer) rep
 		return s.failure()
 	}
 	target.Question.Name = name
-	msg, age, ok := s.forward.kept(target)
+	msg, age, ok := s.forward.cached(target)
 	if ok {
 		s.counts.cached.Add(1)
 	} else if msg, err = s.forward.resolve(ctx, target); err != nil {
@@ -178,8 +179,8 @@ func (s *Server) follow(ctx context.Context, target dns.Query, a dns.Answer) rep
 	return reply{answer: a.Follow(aged)}
 }
 
-// receive reads a query, and returns its reply, or a function that makes one later. ok is false for a message
-// that gets no answer.
+// receive parses a query, and returns its reply, or a function that makes the reply later. ok is false
+// for a message that gets no answer.
 func (s *Server) receive(msg []byte, stream bool) (q dns.Query, now reply, then later, ok bool) {
 	s.counts.queries.Add(1)
 	q, code, err := dns.ParseQuery(msg)
@@ -196,7 +197,7 @@ func (s *Server) receive(msg []byte, stream bool) (q dns.Query, now reply, then 
 	return q, now, then, true
 }
 
-// safely runs f, and recovers from a panic: one query then gets no answer.
+// safely runs f, and recovers from a panic: the query then gets no answer.
 func (s *Server) safely(f func()) {
 	err := panics.ToError(func() error { f(); return nil })
 	if p, ok := panics.Of(err); ok {
@@ -207,7 +208,7 @@ func (s *Server) safely(f func()) {
 	}
 }
 
-// panicEvery is the shortest time between two logged panics: each logs a stack, and clients may
+// panicEvery is the minimum time between two logged panics: each log has a stack, and clients may
 // cause many.
 const panicEvery = time.Minute
 

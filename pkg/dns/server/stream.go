@@ -90,7 +90,7 @@ func (s *Server) stream(ctx context.Context, conn net.Conn, from netip.Addr) {
 			return
 		}
 		if later != nil {
-			reply = s.waited(ctx, from, later)
+			reply = s.wait(ctx, from, later)
 		}
 		out, err := reply.pack(&q, math.MaxUint16)
 		if err != nil {
@@ -103,8 +103,8 @@ func (s *Server) stream(ctx context.Context, conn net.Conn, from netip.Addr) {
 	}
 }
 
-// waited answers with the answer of another server, unless too many queries wait for one.
-func (s *Server) waited(ctx context.Context, from netip.Addr, later later) reply {
+// wait calls later, which waits for other servers, unless too many queries wait for them.
+func (s *Server) wait(ctx context.Context, from netip.Addr, later later) reply {
 	result, leave := s.clients.enter(from, byStream)
 	if result != admitted {
 		s.counts.refused.Add(1)
@@ -114,7 +114,7 @@ func (s *Server) waited(ctx context.Context, from netip.Addr, later later) reply
 	return later(ctx)
 }
 
-// readMessage reads a message with its length before it.
+// readMessage reads a message after its length.
 func readMessage(from io.Reader, limit int) ([]byte, error) {
 	var size [2]byte
 	if _, err := io.ReadFull(from, size[:]); err != nil {
@@ -129,8 +129,7 @@ func readMessage(from io.Reader, limit int) ([]byte, error) {
 	return msg, err
 }
 
-// writeMessage writes a message with its length before it, in one write: some clients read only
-// once.
+// writeMessage writes a message after its length, with one call of Write: some clients read only once.
 func writeMessage(to io.Writer, msg []byte) error {
 	out := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(msg)), uint16(len(msg)))
 	_, err := to.Write(append(out, msg...))
