@@ -32,7 +32,7 @@ func TestRegister_DriverLies_IsRefused(t *testing.T) {
 		"is not a label": func(f *fake) {
 			f.info.AccessibleTopology = &csipb.Topology{Segments: map[string]string{"a b": "c"}}
 		},
-		"is not that of a label": func(f *fake) {
+		"is not a valid label value": func(f *fake) {
 			f.info.AccessibleTopology = &csipb.Topology{Segments: map[string]string{"x.test/zone": strings.Repeat("z", 64)}}
 		},
 		`topology value collision: driver reported "zone":"b" but existing label is "zone":"a"`: func(f *fake) {

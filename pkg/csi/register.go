@@ -89,7 +89,7 @@ func (v *Volumes) Unregister(name, endpoint string) {
 	}
 	v.closeLocked(d)
 	delete(v.drivers, name)
-	for old := range v.gone { // most were removed from the objects long ago
+	for old := range v.gone { // most have been removed from the CSINode object long ago
 		if len(v.gone) < maxDrivers {
 			break
 		}
@@ -100,8 +100,7 @@ func (v *Volumes) Unregister(name, endpoint string) {
 	v.changedLocked()
 }
 
-// acquire returns the registered driver of a name for an operation, nil for none. The caller
-// releases it.
+// acquire returns the registered driver of a name for an operation, or nil. The caller releases it.
 func (v *Volumes) acquire(name string) *driver {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -141,7 +140,7 @@ func checkTopology(segments map[string]string) error {
 			return fmt.Errorf("topology key %.80q is not a label: %s", key, wrong[0])
 		}
 		if wrong := validation.IsValidLabelValue(segments[key]); len(wrong) > 0 {
-			return fmt.Errorf("topology %s: value %.80q is not that of a label: %s", key, segments[key], wrong[0])
+			return fmt.Errorf("topology %s: value %.80q is not a valid label value: %s", key, segments[key], wrong[0])
 		}
 	}
 	return nil
@@ -162,7 +161,7 @@ func (v *Volumes) collision(segments map[string]string) error {
 	return nil
 }
 
-// node returns the Node object, nil while it is not known.
+// node returns the Node object, or nil while it is unknown.
 func (v *Volumes) node() *v1.Node {
 	if v.cluster.Node == nil {
 		return nil
@@ -175,5 +174,5 @@ func errNotRegistered(driver string) error {
 	return fmt.Errorf("driver name %s not found in the list of registered CSI drivers", driver)
 }
 
-// errNoCluster says that a volume needs an API server.
+// errNoCluster is the error of a volume on a node without an API server.
 var errNoCluster = errors.New("volumes of CSI drivers need an API server (--kubeconfig)")
