@@ -49,7 +49,7 @@ type ClaimDevice struct {
 	Device string `json:"device"`
 }
 
-// Allocations returns the table of get allocations, "" where there is none.
+// Allocations returns the table of get allocations, or "" without allocations.
 func (v *View) Allocations(d AllocationList) string {
 	if len(d.Items) == 0 {
 		return ""

@@ -16,11 +16,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// ObjectEvents are the events of the described object.
+// ObjectEvents has the events of the described object. Known is false if they could not be read.
+// Wanted is false if the user did not ask for them.
 type ObjectEvents struct {
-	Events []v1.Event
-	Known  bool // the events could be read
-	Show   bool // the user asks for them
+	Events        []v1.Event
+	Known, Wanted bool
 }
 
 // sheet is the output of describe: names and values in columns, each level indented by two cells.
@@ -28,7 +28,7 @@ type ObjectEvents struct {
 type sheet struct {
 	b      strings.Builder
 	w      *tabwriter.Writer
-	indent int // levels that are added to all
+	indent int // levels that are added to each row
 }
 
 func newSheet() *sheet {
@@ -37,7 +37,7 @@ func newSheet() *sheet {
 	return s
 }
 
-// row writes cells at a level; the last may have any text.
+// row writes cells at a level.
 func (s *sheet) row(level int, cells ...string) {
 	for i, c := range cells {
 		cells[i] = Clean(c)
@@ -46,14 +46,14 @@ func (s *sheet) row(level int, cells ...string) {
 	fmt.Fprintln(s.w, strings.Repeat("  ", level+s.indent)+text)
 }
 
-// some writes a row if there is a value.
-func (s *sheet) some(level int, name, value string) {
+// nonEmpty writes a row if there is a value.
+func (s *sheet) nonEmpty(level int, name, value string) {
 	if value != "" {
 		s.row(level, name, value)
 	}
 }
 
-// list writes values under each other; none is "<none>".
+// list writes values in rows under each other, or "<none>".
 func (s *sheet) list(level int, name string, values []string) {
 	if len(values) == 0 {
 		values = []string{"<none>"}
@@ -72,7 +72,7 @@ func (s *sheet) String() string {
 	return trimLines(s.b.String())
 }
 
-// fields returns a map as "key: value" or "key=value", sorted.
+// fields returns the entries of a map, sorted, with the text between after each key.
 func fields(m map[string]string, between string) (all []string) {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		all = append(all, k+between+m[k])
@@ -80,7 +80,7 @@ func fields(m map[string]string, between string) (all []string) {
 	return all
 }
 
-// annotations leaves out the last applied configuration, as kubectl does.
+// annotations returns annotations without the last applied configuration, as kubectl does.
 func annotations(m map[string]string) []string {
 	m = maps.Clone(m)
 	delete(m, v1.LastAppliedConfigAnnotation)
@@ -125,7 +125,7 @@ func (s *sheet) events(h ObjectEvents, now time.Time) {
 	}
 }
 
-// DescribeNode returns a node as kubectl describe does, with the pods it has.
+// DescribeNode returns a node with its pods, as kubectl describe does.
 func DescribeNode(n *v1.Node, pods []v1.Pod, h ObjectEvents, now time.Time) string {
 	s := newSheet()
 	s.row(0, "Name:", n.Name)
@@ -168,8 +168,8 @@ func DescribeNode(n *v1.Node, pods []v1.Pod, h ObjectEvents, now time.Time) stri
 	} {
 		s.row(1, r[0], r[1])
 	}
-	s.some(0, "PodCIDR:", n.Spec.PodCIDR)
-	s.some(0, "ProviderID:", n.Spec.ProviderID)
+	s.nonEmpty(0, "PodCIDR:", n.Spec.PodCIDR)
+	s.nonEmpty(0, "ProviderID:", n.Spec.ProviderID)
 	s.podsOf(n, pods, now)
 	s.events(h, now)
 	return s.String()
@@ -190,7 +190,7 @@ func (s *sheet) podsOf(n *v1.Node, pods []v1.Pod, now time.Time) {
 		return fmt.Sprintf("%s (%d%%)", q.String(), int64(float64(q.MilliValue())*100/float64(has.MilliValue())))
 	}
 	for i := range pods {
-		requests, limits := asked(&pods[i])
+		requests, limits := requestsAndLimits(&pods[i])
 		s.row(1, pods[i].Namespace, pods[i].Name, of(requests, v1.ResourceCPU), of(limits, v1.ResourceCPU), of(requests, v1.ResourceMemory), of(limits, v1.ResourceMemory), age(pods[i], now))
 		addTo(sumRequests, requests)
 		addTo(sumLimits, limits)
@@ -204,9 +204,10 @@ func (s *sheet) podsOf(n *v1.Node, pods []v1.Pod, now time.Time) {
 	}
 }
 
-// asked returns the requests and limits of a pod: the sum of containers and sidecars, or its
-// largest init container with the sidecars before it, plus the overhead.
-func asked(p *v1.Pod) (requests, limits v1.ResourceList) {
+// requestsAndLimits returns the requests and limits of a pod: the larger one of two amounts. One is
+// the sum of containers and sidecars, the other the largest init container with the sidecars before
+// it. The requests include the overhead.
+func requestsAndLimits(p *v1.Pod) (requests, limits v1.ResourceList) {
 	requests, limits = v1.ResourceList{}, v1.ResourceList{}
 	sidecars, mostRequests, mostLimits := [2]v1.ResourceList{{}, {}}, v1.ResourceList{}, v1.ResourceList{}
 	for _, c := range p.Spec.InitContainers {

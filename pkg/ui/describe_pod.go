@@ -20,12 +20,12 @@ func DescribePod(p *v1.Pod, h ObjectEvents, now time.Time) string {
 	s.row(0, "Namespace:", p.Namespace)
 	if p.Spec.Priority != nil {
 		s.row(0, "Priority:", fmt.Sprint(*p.Spec.Priority))
-		s.some(0, "Priority Class Name:", p.Spec.PriorityClassName)
+		s.nonEmpty(0, "Priority Class Name:", p.Spec.PriorityClassName)
 	}
 	if p.Spec.RuntimeClassName != nil {
 		s.row(0, "Runtime Class Name:", *p.Spec.RuntimeClassName)
 	}
-	s.some(0, "Service Account:", p.Spec.ServiceAccountName)
+	s.nonEmpty(0, "Service Account:", p.Spec.ServiceAccountName)
 	if p.Spec.NodeName == "" {
 		s.row(0, "Node:", "<none>")
 	} else {
@@ -44,8 +44,8 @@ func DescribePod(p *v1.Pod, h ObjectEvents, now time.Time) string {
 	} else {
 		s.row(0, "Status:", string(p.Status.Phase))
 	}
-	s.some(0, "Reason:", p.Status.Reason)
-	s.some(0, "Message:", p.Status.Message)
+	s.nonEmpty(0, "Reason:", p.Status.Reason)
+	s.nonEmpty(0, "Message:", p.Status.Message)
 	if c := p.Spec.SecurityContext; c != nil && c.SeccompProfile != nil {
 		s.seccomp(0, c.SeccompProfile)
 	}
@@ -53,7 +53,7 @@ func DescribePod(p *v1.Pod, h ObjectEvents, now time.Time) string {
 	if o := metav1.GetControllerOf(p); o != nil {
 		s.row(0, "Controlled By:", o.Kind+"/"+o.Name)
 	}
-	s.some(0, "NominatedNodeName:", p.Status.NominatedNodeName)
+	s.nonEmpty(0, "NominatedNodeName:", p.Status.NominatedNodeName)
 	s.containers("Init Containers:", p.Spec.InitContainers, p.Status.InitContainerStatuses)
 	s.containers("Containers:", p.Spec.Containers, p.Status.ContainerStatuses)
 	var ephemeral []v1.Container
@@ -70,7 +70,7 @@ func DescribePod(p *v1.Pod, h ObjectEvents, now time.Time) string {
 		}
 	}
 	s.volumes(p.Spec.Volumes)
-	s.some(0, "QoS Class:", string(p.Status.QOSClass))
+	s.nonEmpty(0, "QoS Class:", string(p.Status.QOSClass))
 	s.list(0, "Node-Selectors:", fields(p.Spec.NodeSelector, "="))
 	var tolerations []string
 	for _, t := range p.Spec.Tolerations {
@@ -174,9 +174,9 @@ func (s *sheet) container(c *v1.Container, status *v1.ContainerStatus) {
 			s.row(3, r[0], r[1])
 		}
 	}
-	s.some(2, "Liveness:", probe(c.LivenessProbe))
-	s.some(2, "Readiness:", probe(c.ReadinessProbe))
-	s.some(2, "Startup:", probe(c.StartupProbe))
+	s.nonEmpty(2, "Liveness:", probe(c.LivenessProbe))
+	s.nonEmpty(2, "Readiness:", probe(c.ReadinessProbe))
+	s.nonEmpty(2, "Startup:", probe(c.StartupProbe))
 	s.environment(c)
 	s.mounts(c)
 }
@@ -219,8 +219,8 @@ func (s *sheet) state(name string, st v1.ContainerState) {
 	case st.Terminated != nil:
 		t := st.Terminated
 		s.row(2, name, "Terminated")
-		s.some(3, "Reason:", t.Reason)
-		s.some(3, "Message:", t.Message)
+		s.nonEmpty(3, "Reason:", t.Reason)
+		s.nonEmpty(3, "Message:", t.Message)
 		s.row(3, "Exit Code:", fmt.Sprint(t.ExitCode))
 		if t.Signal > 0 {
 			s.row(3, "Signal:", fmt.Sprint(t.Signal))
@@ -230,13 +230,13 @@ func (s *sheet) state(name string, st v1.ContainerState) {
 	default:
 		s.row(2, name, "Waiting")
 		if st.Waiting != nil {
-			s.some(3, "Reason:", st.Waiting.Reason)
-			s.some(3, "Message:", st.Waiting.Message)
+			s.nonEmpty(3, "Reason:", st.Waiting.Reason)
+			s.nonEmpty(3, "Message:", st.Waiting.Message)
 		}
 	}
 }
 
-// probe returns a probe on one line, "" for none.
+// probe returns a probe on one line, or "" for nil.
 func probe(p *v1.Probe) string {
 	if p == nil {
 		return ""
@@ -262,8 +262,8 @@ func probe(p *v1.Probe) string {
 	return fmt.Sprintf("%s delay=%ds timeout=%ds period=%ds #success=%d #failure=%d", how, p.InitialDelaySeconds, p.TimeoutSeconds, p.PeriodSeconds, p.SuccessThreshold, p.FailureThreshold)
 }
 
-// environment writes the environment of a container; for Secrets and ConfigMaps it writes
-// the reference, never the value.
+// environment writes the environment of a container. Of Secrets and ConfigMaps it writes the
+// references, never the values.
 func (s *sheet) environment(c *v1.Container) {
 	if len(c.EnvFrom) > 0 {
 		s.row(2, "Environment Variables from:")

@@ -108,7 +108,7 @@ func (s *sheet) downward(items []v1.DownwardAPIVolumeFile) {
 	}
 }
 
-// sourceName names the kind of a volume without its own description here.
+// sourceName returns the field name of a volume source that volume does not describe.
 func sourceName(v v1.VolumeSource) string {
 	data, err := json.Marshal(v)
 	if err != nil {

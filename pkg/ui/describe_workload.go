@@ -15,7 +15,8 @@ import (
 )
 
 // DescribeWorkload returns a workload as kubectl describe does, with its source and its
-// overrides. pods are those of the workload; sets are the ReplicaSets of a Deployment.
+// overrides. pods are those of the workload. sets has the ReplicaSets of a Deployment, and may have
+// other workloads.
 func DescribeWorkload(w *Workload, pods []*v1.Pod, sets []Workload, h ObjectEvents, now time.Time) string {
 	s := newSheet()
 	o := w.Object
@@ -30,7 +31,7 @@ func DescribeWorkload(w *Workload, pods []*v1.Pod, sets []Workload, h ObjectEven
 		s.row(0, name, over.Text()+", since "+over.Since.UTC().Format(time.RFC3339))
 	}
 	s.row(0, "CreationTimestamp:", longTime(o.GetCreationTimestamp()))
-	s.some(0, "Selector:", w.Selector())
+	s.nonEmpty(0, "Selector:", w.Selector())
 	s.list(0, "Labels:", fields(o.GetLabels(), "="))
 	s.list(0, "Annotations:", annotations(o.GetAnnotations()))
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
@@ -143,7 +144,7 @@ func (s *sheet) statefulSet(o *appsv1.StatefulSet, pods []*v1.Pod) {
 			capacity = q.String()
 		}
 		s.row(1, "Name:", c.Name)
-		s.some(1, "StorageClass:", ptr.Deref(c.Spec.StorageClassName, ""))
+		s.nonEmpty(1, "StorageClass:", valueOf(c.Spec.StorageClassName, ""))
 		s.row(1, "Capacity:", capacity)
 	}
 }
@@ -167,9 +168,9 @@ func (s *sheet) job(o *batchv1.Job, now time.Time) {
 	} else {
 		s.row(0, "Completions:", "<unset>")
 	}
-	s.some(0, "Completion Mode:", string(ptr.Deref(o.Spec.CompletionMode, "")))
-	s.row(0, "Suspend:", fmt.Sprint(ptr.Deref(o.Spec.Suspend, false)))
-	s.row(0, "Backoff Limit:", fmt.Sprint(ptr.Deref(o.Spec.BackoffLimit, 6)))
+	s.nonEmpty(0, "Completion Mode:", string(valueOf(o.Spec.CompletionMode, "")))
+	s.row(0, "Suspend:", fmt.Sprint(valueOf(o.Spec.Suspend, false)))
+	s.row(0, "Backoff Limit:", fmt.Sprint(valueOf(o.Spec.BackoffLimit, 6)))
 	if t := o.Spec.TTLSecondsAfterFinished; t != nil {
 		s.row(0, "TTL Seconds After Finished:", fmt.Sprint(*t))
 	}
@@ -179,19 +180,19 @@ func (s *sheet) job(o *batchv1.Job, now time.Time) {
 	}
 	if st.CompletionTime != nil {
 		s.row(0, "Completed At:", longTime(*st.CompletionTime))
-		s.some(0, "Duration:", jobDuration(o, now))
+		s.nonEmpty(0, "Duration:", jobDuration(o, now))
 	}
 	if d := o.Spec.ActiveDeadlineSeconds; d != nil {
 		s.row(0, "Active Deadline Seconds:", fmt.Sprintf("%ds", *d))
 	}
-	s.row(0, "Pods Statuses:", fmt.Sprintf("%d Active (%d Ready) / %d Succeeded / %d Failed", st.Active, ptr.Deref(st.Ready, 0), st.Succeeded, st.Failed))
-	s.some(0, "Completed Indexes:", st.CompletedIndexes)
+	s.row(0, "Pods Statuses:", fmt.Sprintf("%d Active (%d Ready) / %d Succeeded / %d Failed", st.Active, valueOf(st.Ready, 0), st.Succeeded, st.Failed))
+	s.nonEmpty(0, "Completed Indexes:", st.CompletedIndexes)
 	s.template(&o.Spec.Template, "")
 }
 
 func (s *sheet) cronJob(o *batchv1.CronJob) {
 	s.row(0, "Schedule:", o.Spec.Schedule)
-	s.some(0, "Time Zone:", ptr.Deref(o.Spec.TimeZone, ""))
+	s.nonEmpty(0, "Time Zone:", valueOf(o.Spec.TimeZone, ""))
 	s.row(0, "Concurrency Policy:", string(o.Spec.ConcurrencyPolicy))
 	s.row(0, "Suspend:", trueFalse(ptr.Deref(o.Spec.Suspend, false)))
 	s.row(0, "Successful Job History Limit:", fmt.Sprint(ptr.Deref(o.Spec.SuccessfulJobsHistoryLimit, 3)))

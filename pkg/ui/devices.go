@@ -15,7 +15,7 @@ type DeviceList struct {
 // DeviceResource is an extended resource that a device plugin serves or served.
 type DeviceResource struct {
 	Name      string   `json:"name"`
-	Connected bool     `json:"connected"` // its plugin is
+	Connected bool     `json:"connected"` // the plugin is connected
 	Socket    string   `json:"socket,omitempty"`
 	Devices   []Device `json:"devices"`
 }
@@ -35,8 +35,8 @@ type DeviceUser struct {
 	Container string `json:"container"`
 }
 
-// Devices returns the table of get devices, "" where there is none: a row for each device, and
-// one for each resource without devices.
+// Devices returns the table of get devices, or "" without resources. It has a row for each device,
+// and one for each resource without devices.
 func (v *View) Devices(d DeviceList, wide bool) string {
 	if len(d.Items) == 0 {
 		return ""

@@ -15,7 +15,7 @@ import (
 // APIVersion is the version of nodectl's own documents.
 const APIVersion = "nodectl.dev/v1alpha1"
 
-// Document is the head every document of nodectl has.
+// Document has the fields that every document of nodectl begins with.
 type Document struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -45,8 +45,8 @@ type MergePlan struct {
 	Rejected  []pod.Problem  `json:"rejected"`
 }
 
-// PlanSummary counts pods, but Reject counts errors. Restart counts the pods of which something
-// restarts.
+// PlanSummary counts pods, but Reject counts errors. Restart counts the pods in which at least one
+// container restarts.
 type PlanSummary struct {
 	Changed   bool `json:"changed"`
 	Add       int  `json:"add"`
@@ -60,14 +60,14 @@ type PlanSummary struct {
 	Restart   int  `json:"restart"`
 }
 
-// PlanSource is one layer as it was read.
+// PlanSource is one layer with the result of reading it.
 type PlanSource struct {
 	Source   string `json:"source"`
 	Location string `json:"location"`
 	Pods     int    `json:"pods"`
 	// Stale means that its pods are from an older reading.
 	Stale bool   `json:"stale"`
-	Since string `json:"since"` // RFC 3339, since when they do; "" where they do not
+	Since string `json:"since"` // RFC 3339: since when the layer is stale; "" if it is not
 	Error string `json:"error"`
 }
 
@@ -79,12 +79,12 @@ type PlanChange struct {
 	Origin  Place                 `json:"origin"`
 	Restart PlanRestart           `json:"restart"`
 	Fields  []podspec.FieldChange `json:"fields"`
-	Grace   int64                 `json:"grace"`  // seconds to end, of REMOVE and DELETE
+	Grace   int64                 `json:"grace"`  // grace period in seconds, of REMOVE and DELETE
 	Reason  string                `json:"reason"` // why a pod is removed, if the file does not show it
 }
 
-// PlanRestart has the effects of a change: a restart of the pod, of some containers, or of
-// nothing; and resizes, which restart nothing.
+// PlanRestart has the effects of a change on containers. It restarts the pod, some containers or
+// none. Resizes restart no container.
 type PlanRestart struct {
 	Pod        bool              `json:"pod"`
 	Containers []string          `json:"containers"`
@@ -97,7 +97,7 @@ func restart(whole bool, containers []string, reason string, resized []podspec.R
 	return PlanRestart{Pod: whole, Containers: append([]string{}, containers...), Reason: reason, Resize: append([]podspec.Resized{}, resized...)}
 }
 
-// PlanRollout is the changes of the pods of one workload, in order.
+// PlanRollout has the changes of the pods of one workload, in order.
 type PlanRollout struct {
 	Kind      string     `json:"kind"`
 	Namespace string     `json:"namespace"`
@@ -112,7 +112,7 @@ type PlanRollout struct {
 // PlanStep is one step of a rollout.
 type PlanStep struct {
 	Action string `json:"action"` // add, remove, replace
-	Pod    string `json:"pod"`    // its name
+	Pod    string `json:"pod"`    // the name
 	Reason string `json:"reason"`
 }
 
@@ -124,7 +124,7 @@ type PlanConflict struct {
 	Reason string       `json:"reason"`
 }
 
-// ConflictSide is one of the two places.
+// ConflictSide is the place of one of the two manifests.
 type ConflictSide struct {
 	Source   string `json:"source"`
 	Location string `json:"location"`
@@ -148,7 +148,7 @@ func NewMergePlan(f forecast.Forecast) MergePlan {
 		case !l.Stale():
 		case l.Ready:
 			s.Since = stamp(l.Since)
-		case !l.LastGood.IsZero(): // Since is only the time of this run
+		case !l.LastGood.IsZero(): // in this run the layer was never read: l.Since is the start of the run
 			s.Since = stamp(l.LastGood)
 		}
 		p.Sources = append(p.Sources, s)
@@ -231,8 +231,8 @@ type PodUpdate struct {
 	Location string      `json:"location"`
 	Pods     []UpdatePod `json:"pods"`
 	Problem  pod.Problem `json:"problem"` // of ERROR, REJECT and CONFLICT
-	Ended    bool        `json:"ended"`   // the problem is gone
-	Since    string      `json:"since"`   // RFC 3339, of ERROR: since when; "" when it ended
+	Ended    bool        `json:"ended"`   // the problem no longer exists
+	Since    string      `json:"since"`   // RFC 3339, of ERROR: the start of the error; "" if Ended
 	Dropped  int         `json:"dropped"` // of DROPPED: how many updates of pods this reader lost
 }
 

@@ -66,8 +66,8 @@ func (f Format) Table() bool { return f.Kind == "text" || f.Kind == "wide" }
 // Template reports whether the format is the user's template.
 func (f Format) Template() bool { return f.template != "" }
 
-// Render returns a document through the format's template. document is a Go
-// value with JSON tags: an object, or a List.
+// Render applies the format's template to a document: a Go value with JSON tags, which is an object
+// or a List.
 func (f Format) Render(document any) (string, error) {
 	object, err := generic(document)
 	if err != nil {
@@ -146,7 +146,7 @@ func oneCell(values []any) string {
 func found(p *jsonpath.JSONPath, object any) (values []any) {
 	results, err := p.FindResults(object)
 	if err != nil {
-		return nil // another shape has no such value either
+		return nil // an object of another form does not have the field either
 	}
 	for _, list := range results {
 		for _, v := range list {
@@ -176,7 +176,7 @@ func columnsOfFile(text string) (string, error) {
 	return strings.Join(all, ","), nil
 }
 
-// parseJSONPath reads a template that skips fields an object does not have.
+// parseJSONPath reads a template. Fields that an object does not have are no error.
 func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 	p := jsonpath.New("").AllowMissingKeys(true)
 	return p, p.Parse(relaxed(template))

@@ -16,7 +16,7 @@ type Columns struct {
 	Labels    bool // the objects' labels, at the right
 }
 
-// Grid is a table before it has widths.
+// Grid is a table without widths of columns.
 type Grid struct {
 	header []string
 	rows   [][]cell
@@ -33,7 +33,7 @@ func (g *Grid) add(c Columns, labels map[string]string, row ...cell) {
 	g.rows = append(g.rows, row[:len(g.header)])
 }
 
-// grid returns an empty table.
+// grid returns a table without rows.
 func grid(c Columns, header ...string) Grid {
 	if c.Labels {
 		header = append(header, "LABELS")
@@ -58,10 +58,10 @@ type Flow struct {
 	widths []int
 }
 
-// Flow returns an empty table.
+// Flow returns a Flow without rows.
 func (v *View) Flow(c Columns) *Flow { return &Flow{view: v, cols: c} }
 
-// Rows returns the next lines: before the first, the header.
+// Rows returns the next lines. The first call returns the header, too.
 func (f *Flow) Rows(g Grid) string {
 	if len(g.rows) == 0 {
 		return ""
@@ -89,10 +89,10 @@ func (f *Flow) Rows(g Grid) string {
 	return lines(all)
 }
 
-// Grid returns a whole table, "" where it has no row.
+// Grid returns a whole table, or "" without rows.
 func (v *View) Grid(g Grid, c Columns) string { return v.Flow(c).Rows(g) }
 
-// Lead puts a column before all others, with one value for all rows.
+// Lead inserts a first column, with the same value in all rows.
 func (g *Grid) Lead(header, value string) {
 	g.header = append([]string{header}, g.header...)
 	for i := range g.rows {

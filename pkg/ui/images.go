@@ -22,7 +22,7 @@ type ImageItem struct {
 	ID    string   `json:"id"`
 	Names []string `json:"names"` // tags and digests
 	Size  int64    `json:"size"`  // bytes
-	// FirstSeen is when the agent first saw it, LastUsed when it was last in use, zero for
+	// FirstSeen is when the agent first listed it. LastUsed is when it was last in use, zero for
 	// never. UsedBy names the pods and containers that need it now.
 	FirstSeen time.Time `json:"firstSeen,omitzero"`
 	LastUsed  time.Time `json:"lastUsed,omitzero"`
@@ -31,7 +31,7 @@ type ImageItem struct {
 	Archive   bool      `json:"archive,omitempty"` // it was imported from a file
 }
 
-// lastUsed says when the image was last in use.
+// lastUsed returns when the image was last in use, as an age.
 func (it ImageItem) lastUsed(now time.Time) string {
 	switch {
 	case len(it.UsedBy) > 0:
@@ -42,7 +42,7 @@ func (it ImageItem) lastUsed(now time.Time) string {
 	return ageOf(it.LastUsed, now)
 }
 
-// usedBy names the users, or why the image stays without one.
+// usedBy names the users. If an unused image is pinned, the user is the container runtime.
 func (it ImageItem) usedBy(wide bool) string {
 	switch {
 	case len(it.UsedBy) == 0 && it.Pinned:
@@ -64,7 +64,7 @@ func NewImageList(items []ImageItem) ImageList {
 	return d
 }
 
-// name returns the tag, the digest where there is none, or nothing.
+// name returns the first tag, without tags the first digest, or "".
 func (it ImageItem) name() string {
 	for _, n := range it.Names {
 		if !strings.Contains(n, "@") {
@@ -125,7 +125,7 @@ type ImagePrune struct {
 	Bytes   int64          `json:"bytes"` // that the removals free
 }
 
-// ImageRemoval is an image that goes or stays, and why.
+// ImageRemoval is an image that is removed or kept, with the reason.
 type ImageRemoval struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
@@ -138,8 +138,8 @@ func NewImagePrune(dry bool) ImagePrune {
 	return ImagePrune{Document: Document{APIVersion, "ImagePrune"}, DryRun: dry, Removed: []ImageRemoval{}, Kept: []ImageRemoval{}}
 }
 
-// ImagePruneText returns a line for each image that goes, in wide text also for each that
-// stays, and the sum.
+// ImagePruneText returns a line for each removed image, and the sum. wide adds a line for each kept
+// image.
 func ImagePruneText(d ImagePrune, wide bool) string {
 	done, sum := "removed", "freed"
 	if d.DryRun {

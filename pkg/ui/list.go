@@ -23,8 +23,7 @@ type List struct {
 	Items      []any  `json:"items"`
 }
 
-// secret is a Secret in the output: its values are base64, or a text that they are
-// redacted.
+// secret is a Secret in output. Its values are base64 or redacted.
 type secret struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -33,21 +32,21 @@ type secret struct {
 	Data              map[string]string `json:"data,omitempty"`
 }
 
-// claim is a claim in output without status.
+// claim is a claim in output, without status.
 type claim struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              v1.PersistentVolumeClaimSpec `json:"spec"`
 }
 
-// workload is a workload in output without status.
+// workload is a workload or a Service in output, without status.
 type workload struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              any `json:"spec"`
 }
 
-// podObject is a Pod in output without status.
+// podObject is a Pod in output, without status.
 type podObject struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -96,7 +95,7 @@ func shownObject(o *pod.Object, showSecrets bool) any {
 		return c
 	case *v1.Secret:
 		s := secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: *object.ObjectMeta.DeepCopy(), Immutable: object.Immutable, Type: object.Type, Data: map[string]string{}}
-		// An earlier "kubectl apply" has left the whole manifest here, with values.
+		// "kubectl apply" puts the whole manifest here, with the values.
 		delete(s.Annotations, v1.LastAppliedConfigAnnotation)
 		all := maps.Clone(object.Data)
 		if all == nil {
@@ -189,7 +188,7 @@ func (v *View) Table(header []string, rows [][]string) string {
 	return lines(v.columns("", []int{3}, all))
 }
 
-// ListOf puts objects, which have their kind, into a List.
+// ListOf puts objects into a List. Their TypeMeta is set.
 func ListOf[T any](objects []T) List {
 	l := List{APIVersion: "v1", Kind: "List", Items: []any{}}
 	for _, o := range objects {

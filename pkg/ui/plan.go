@@ -13,7 +13,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
-// signOf returns the sign and tone of an operation, so that colour adds nothing to the sign.
+// signOf returns the sign and tone of an operation. The sign alone shows the operation, without
+// colour.
 func signOf(op string) cell {
 	switch podconfig.Op(op) {
 	case podconfig.ADD, podconfig.SET, podconfig.RESTORE:
@@ -28,9 +29,8 @@ func signOf(op string) cell {
 	return cell{"!", bad}
 }
 
-// Plan returns a merge plan as text: sources, changes field by field,
-// rejections, conflicts, and the sum. wide adds UIDs, and cuts no source's
-// location.
+// Plan returns a merge plan as text: sources, changes field by field, rejections, conflicts, and
+// the sum. wide adds UIDs, and shows the locations of sources in full.
 func (v *View) Plan(p MergePlan, wide bool, now time.Time) string {
 	var sources, rows [][]cell
 	for _, s := range p.Sources {
@@ -71,7 +71,7 @@ func (v *View) rollout(r PlanRollout) []string {
 	out := []string{"  rollout " + Clean(strings.ToLower(r.Kind)+" "+r.Namespace+"/"+r.Name)}
 	switch {
 	case len(r.Together) > 0:
-		out = append(out, "    release "+Clean(r.Release+", with "+strings.Join(r.Together, ", "))+": if a new version of one fails, all return")
+		out = append(out, "    release "+Clean(r.Release+", with "+strings.Join(r.Together, ", "))+": if a new version of one fails, all are rolled back")
 	case r.Release != "":
 		out = append(out, "    release "+Clean(r.Release))
 	}
@@ -82,8 +82,8 @@ func (v *View) rollout(r PlanRollout) []string {
 	return append(out, v.columns("    ", []int{1, 1, 2}, rows)...)
 }
 
-// aligned puts a row's sign in front of its op, one cell apart, and pads ops to
-// the longest there can be.
+// aligned joins the sign and the operation of each row, and pads operations to the width of the
+// longest one.
 func aligned(rows [][]cell) [][]cell {
 	for i, r := range rows {
 		r[1].text = fmt.Sprintf("%s %-*s", r[0].text, len(podconfig.RECONCILE), r[1].text)
@@ -134,8 +134,8 @@ func consequence(c PlanChange) string {
 	return ""
 }
 
-// RestartText returns which containers restart and which are resized. The reason is included
-// for a whole pod, and with why.
+// RestartText returns which containers restart and which are resized. It includes the reason if the
+// whole pod restarts, or if why is set.
 func RestartText(r PlanRestart, why bool) string {
 	text := "restart: none"
 	switch {
@@ -167,8 +167,8 @@ func RestartText(r PlanRestart, why bool) string {
 	}
 }
 
-func flagged(op, what, source, text string) []cell {
-	row := []cell{{"!", bad}, {text: op}, {text: what}}
+func flagged(op, subject, source, text string) []cell {
+	row := []cell{{"!", bad}, {text: op}, {text: subject}}
 	if source != "" {
 		row = append(row, cell{text: source})
 	}
@@ -193,7 +193,7 @@ func (v *View) Fields(fields []podspec.FieldChange) []string {
 	for _, f := range fields {
 		path = max(path, lipgloss.Width(Clean(f.Path)))
 	}
-	side := 0 // 0: whole
+	side := 0 // whole values
 	if v.width > 0 {
 		side = max((v.width-indent-path-gap-len(arrow))/2, 16)
 	}
@@ -206,8 +206,8 @@ func (v *View) Fields(fields []podspec.FieldChange) []string {
 
 const arrow = " -> "
 
-// fromTo returns both values, each in at most side cells unless that is 0. A missing value
-// is "(none)".
+// fromTo returns both values, each shortened to side cells. With a side of 0 they are whole. A
+// missing value is "(none)".
 func fromTo(f podspec.FieldChange, side int) string {
 	const end = ")"
 	for _, head := range []string{"(redacted, ", "("} {
@@ -227,7 +227,7 @@ func fromTo(f podspec.FieldChange, side int) string {
 	return show(f.Old) + arrow + show(f.New)
 }
 
-// sized reports whether text replaces a value by its size, beginning with head.
+// sized reports whether text is head with a size, such as "(redacted, 12 bytes)".
 func sized(text, head string) bool {
 	rest, ok := strings.CutPrefix(text, head)
 	number, bytes := strings.CutSuffix(rest, " bytes)")
@@ -235,7 +235,7 @@ func sized(text, head string) bool {
 	return ok && bytes && err == nil
 }
 
-// String returns the sums on one line, without zeros.
+// String returns the numbers on one line, without zeros.
 func (s PlanSummary) String() string {
 	var parts []string
 	add := func(n int, text string) {
@@ -274,12 +274,12 @@ func (p MergePlan) Names() string {
 	return lines(all)
 }
 
-func count(n int, what string) string { return Count(n, what) }
+func count(n int, noun string) string { return Count(n, noun) }
 
 // Count returns "1 pod", "2 pods".
-func Count(n int, what string) string {
+func Count(n int, noun string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 " + noun
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -45,7 +45,7 @@ func PullingPodGrid(pods []v1.Pod, pulls []Pull, c Columns, now time.Time) Grid 
 	return g
 }
 
-// Pods returns the table of get pods, "" where there is none.
+// Pods returns the table of get pods, or "" without pods.
 func (v *View) Pods(pods []v1.Pod, wide bool, now time.Time) string {
 	c := Columns{Wide: wide}
 	return v.Grid(PodGrid(pods, c, now), c)
@@ -64,7 +64,7 @@ func statusTone(l status.Line) tone {
 	case string(v1.PodPending), "ContainerCreating", "PodInitializing", "Terminating", "NotReady", "RestartingAllContainers":
 		return change
 	}
-	if init && strings.Contains(step, "/") { // how many are done
+	if init && strings.Contains(step, "/") { // "Init:1/2": one of two has completed
 		return change
 	}
 	return bad

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Progress returns one line for each pod: its name, its state, and the time waited.
+// Progress returns one line for each pod: its name, its state, and the time since the start.
 func (v *View) Progress(rows [][2]string, took time.Duration) string {
 	var table [][]cell
 	for _, r := range rows {

@@ -18,11 +18,11 @@ type Pull struct {
 	Image   string    `json:"image"`
 	Since   time.Time `json:"since"`
 	Waiting bool      `json:"waiting"`
-	Bytes   int64     `json:"bytes"` // of Total; 0 of 0 is not known
+	Bytes   int64     `json:"bytes"` // of Total; both are 0 if unknown
 	Total   int64     `json:"total"`
 }
 
-// WaitsForImages reports whether the status of a pod may stand for a pull.
+// WaitsForImages reports whether a pod with this status may wait for an image pull.
 func WaitsForImages(p v1.Pod) bool { return mayPull(status.Summary(p).Status) }
 
 func mayPull(text string) bool {
@@ -30,8 +30,8 @@ func mayPull(text string) bool {
 	return init && strings.Contains(step, "/") || slices.Contains([]string{string(v1.PodPending), "ContainerCreating", "PodInitializing"}, text)
 }
 
-// pullStatus returns the status of a pod that waits for an image: its progress, or how long it takes
-// so far. It is "" for any other pod. In the manner of Init:0/1, it has no space.
+// pullStatus returns the status of a pod that waits for an image: the progress or the duration of
+// the pull. It is "" for any other pod. Like Init:0/1, it has no space.
 func pullStatus(p *v1.Pod, text string, pulls []Pull, now time.Time) string {
 	if len(pulls) == 0 || !mayPull(text) {
 		return ""

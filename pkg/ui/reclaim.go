@@ -14,7 +14,7 @@ type Reclaim struct {
 	Rounds []ReclaimRound `json:"rounds"`
 }
 
-// ReclaimLevel is how much is left, by signal.
+// ReclaimLevel is the level of one signal: how much of its resource is left.
 type ReclaimLevel struct {
 	Signal     string             `json:"signal"`
 	Available  int64              `json:"available"`
@@ -36,16 +36,16 @@ type ReclaimRound struct {
 	In         string        `json:"in"` // from now
 	Conditions []string      `json:"conditions,omitempty"`
 	Steps      []ReclaimStep `json:"steps"`
-	Stuck      string        `json:"stuck,omitempty"` // why a round without steps can do nothing
+	Stuck      string        `json:"stuck,omitempty"` // why a round without steps can remove nothing
 }
 
-// ReclaimStep is one removal, and why.
+// ReclaimStep is one removal with its reason.
 type ReclaimStep struct {
 	Action string `json:"action"`
 	ID     string `json:"id"`
 	Name   string `json:"name,omitempty"`
 	Pod    string `json:"pod,omitempty"`
-	Bytes  int64  `json:"bytes"` // that it frees of disks
+	Bytes  int64  `json:"bytes"` // that it frees on disks
 	Grace  int64  `json:"gracePeriodSeconds,omitempty"`
 	Why    string `json:"why"`
 }
@@ -60,10 +60,10 @@ func (s ReclaimStep) text() string {
 	case "remove-container":
 		return fmt.Sprintf("container %s of pod %s would be removed, %s: %s", s.Name, s.Pod, binary(s.Bytes), s.Why)
 	}
-	return fmt.Sprintf("a dead sandbox of pod %s would be removed, %s: %s", s.Pod, binary(s.Bytes), s.Why)
+	return fmt.Sprintf("a stopped sandbox of pod %s would be removed, %s: %s", s.Pod, binary(s.Bytes), s.Why)
 }
 
-// amount returns a level for a person.
+// amount returns an amount in the unit of the signal.
 func (l ReclaimLevel) amount(n int64) string {
 	if strings.HasSuffix(l.Signal, ".inodesFree") || l.Signal == "pid.available" {
 		return strconv.FormatInt(n, 10)
@@ -71,7 +71,7 @@ func (l ReclaimLevel) amount(n int64) string {
 	return binary(n)
 }
 
-// limits returns the thresholds for a person.
+// limits returns the thresholds as text.
 func (l ReclaimLevel) limits() string {
 	var all []string
 	for _, t := range l.Thresholds {
@@ -111,13 +111,13 @@ func (v *View) Reclaim(d Reclaim) string {
 			total += s.Bytes
 		}
 		if r.Stuck != "" {
-			all = append(all, "nothing more can be done: "+Clean(r.Stuck))
+			all = append(all, "nothing more can be removed: "+Clean(r.Stuck))
 		}
 	}
 	if len(d.Rounds) == 0 {
 		all = append(all, "no threshold is met: nothing would be removed")
 	} else {
-		all = append(all, fmt.Sprintf("%s, %s of disks would be freed", count(steps, "step"), binary(total)))
+		all = append(all, fmt.Sprintf("%s, %s on disks would be freed", count(steps, "step"), binary(total)))
 	}
 	return v.Grid(g, Columns{}) + lines(all)
 }

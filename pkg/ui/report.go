@@ -16,12 +16,12 @@ import (
 type RunReport struct {
 	Document
 	Summary   RunSummary    `json:"summary"`
-	Pods      []RunPod      `json:"pods"` // those of workloads excluded
+	Pods      []RunPod      `json:"pods"` // without the pods of workloads
 	Workloads []RunWorkload `json:"workloads"`
 	NotServed []RunService  `json:"notServed"`
 }
 
-// RunService is a Service of the manifests. Only a serving agent serves it.
+// RunService is a Service of the manifests, which runonce does not serve.
 type RunService struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -34,16 +34,16 @@ func (r *RunReport) SetNotServed(services []pod.Key) {
 	}
 }
 
-// RunSummary counts pods and workloads by how they ended.
+// RunSummary counts pods and workloads by their results.
 type RunSummary struct {
 	OK        bool `json:"ok"` // every pod and workload reached the goal
 	Pods      int  `json:"pods"`
 	Workloads int  `json:"workloads"`
-	Failed    int  `json:"failed"` // rejected ones included
+	Failed    int  `json:"failed"` // includes rejected ones
 	Timeout   int  `json:"timeout"`
 }
 
-// RunWorkload is the end of the wait for one workload.
+// RunWorkload is the result of one workload.
 type RunWorkload struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
@@ -53,7 +53,7 @@ type RunWorkload struct {
 	Message   string `json:"message"`
 }
 
-// RunPod is the end of one pod's wait.
+// RunPod is the result of one pod.
 type RunPod struct {
 	PodRef
 	Phase      string         `json:"phase"`
@@ -63,7 +63,7 @@ type RunPod struct {
 	Containers []RunContainer `json:"containers"`
 }
 
-// RunContainer is one container of it; init containers come first.
+// RunContainer is one container of a pod. Init containers come first.
 type RunContainer struct {
 	Name       string `json:"name"`
 	State      string `json:"state"` // waiting, running, terminated
@@ -71,7 +71,7 @@ type RunContainer struct {
 	Reason     string `json:"reason"`
 	Message    string `json:"message"`
 	Restarts   int32  `json:"restarts"`
-	StartedAt  string `json:"startedAt"` // RFC 3339, "" before
+	StartedAt  string `json:"startedAt"` // RFC 3339; "" if it has not started
 	FinishedAt string `json:"finishedAt"`
 }
 

@@ -15,10 +15,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// RolloutStatus returns how far the rollout of a Deployment, StatefulSet or DaemonSet has come, in
-// kubectl's words, and whether it is done. A rollout is not done while the status counts a pod that
-// the agent has not observed yet. The error says that the rollout has failed, or that the strategy
-// has no rollout.
+// RolloutStatus returns the progress of the rollout of a Deployment, StatefulSet or DaemonSet, in
+// kubectl's words, and whether it is done. It is not done while the status counts a pod that the
+// agent has not observed yet. It returns an error if the rollout has failed, or if the strategy has
+// no rollout.
 func RolloutStatus(w *Workload) (text string, done bool, err error) {
 	if text, done, err = rolloutStatus(w); done && !w.IsObserved() {
 		kind := map[string]string{pod.KindStatefulSet: "statefulset", pod.KindDaemonSet: "daemon set"}[w.Kind]
@@ -93,8 +93,8 @@ func daemonRollout(o *appsv1.DaemonSet) (string, bool, error) {
 	return fmt.Sprintf("daemon set %q successfully rolled out", o.Name), true, nil
 }
 
-// RolloutHistory returns the table of `rollout history`: kubectl's, with the reason why a version
-// was rolled back as its cause.
+// RolloutHistory returns kubectl's table of `rollout history`. The column CHANGE-CAUSE also shows why
+// a version was rolled back.
 func RolloutHistory(w *Workload) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s \n", w.Ref())
@@ -150,7 +150,7 @@ func (s *sheet) template(t *v1.PodTemplateSpec, cause string) {
 	if len(notes) > 0 {
 		s.list(0, "Annotations:", notes)
 	}
-	s.some(0, "Service Account:", t.Spec.ServiceAccountName)
+	s.nonEmpty(0, "Service Account:", t.Spec.ServiceAccountName)
 	s.containers("Init Containers:", t.Spec.InitContainers, nil)
 	s.containers("Containers:", t.Spec.Containers, nil)
 	s.volumes(t.Spec.Volumes)

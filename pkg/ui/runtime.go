@@ -33,7 +33,7 @@ func NewRuntimeStatus(s bundle.Status) RuntimeStatus {
 	}
 }
 
-// RuntimeStatus returns the bundled runtime's status as text, one fact a line.
+// RuntimeStatus returns the bundled runtime's status as text, one property a line.
 func (v *View) RuntimeStatus(s RuntimeStatus) string {
 	state := cell{"not running", faint}
 	switch {

@@ -9,9 +9,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/hidden"
 )
 
-// LineSanitizer makes a container's lines safe for a terminal: it keeps colours and tabs, and
-// escapes all other control sequences. It resets a colour at the end of a line. The zero
-// value is ready.
+// LineSanitizer makes the lines of a container's log safe for a terminal. It keeps colours and tabs,
+// and escapes all other control sequences. It resets a colour at the end of a line. The zero value
+// can be used.
 type LineSanitizer struct{ colored bool }
 
 // Line returns one line, or a piece of a long one.
@@ -63,8 +63,7 @@ func plainLine(b []byte) bool {
 	return true
 }
 
-// colour returns the length of a colour sequence at the beginning of b; 0 if there is
-// none.
+// colour returns the length of the colour sequence at the beginning of b, or 0.
 func colour(b []byte) int {
 	if len(b) < 3 || b[0] != 0x1b || b[1] != '[' {
 		return 0

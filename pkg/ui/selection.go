@@ -18,9 +18,8 @@ import (
 // SourceKinds returns all kinds of sources.
 func SourceKinds() []string { return []string{"file", "http", "stdin", "etcd", pod.SourceAPI} }
 
-// Selection selects updates for a reader, and their detail. watch makes it from flags; an
-// agent makes it from the query that watch --attach sends. Check must have succeeded before
-// Documents.
+// Selection selects updates for a reader, and their detail. watch makes it from flags. An agent
+// makes it from the query that watch --attach sends. Call Check before Documents.
 type Selection struct {
 	Mode      podconfig.Mode
 	Full      bool     // with each pod's object
@@ -28,14 +27,14 @@ type Selection struct {
 	Kinds     []string // of sources; none for all
 	Namespace string
 	Labels    string
-	Max       int             // updates; 0 for no end
+	Max       int             // updates; 0 for no limit
 	selector  labels.Selector // Labels, parsed
 }
 
 // Check validates a selection, and parses its selector.
 func (s *Selection) Check() error {
 	if s.Max < 0 {
-		return errors.New("--max-events: a number below 0 has no meaning")
+		return errors.New("--max-events: must not be negative")
 	}
 	for _, kind := range s.Kinds {
 		if !slices.Contains(SourceKinds(), kind) {
@@ -90,7 +89,7 @@ func ParseSelection(q url.Values) (s Selection, err error) {
 		case "max":
 			s.Max, wrong = strconv.Atoi(v)
 		default:
-			wrong = errors.New("nothing of that name")
+			wrong = errors.New("unknown parameter")
 		}
 		if wrong != nil {
 			return s, errors.New(name + ": " + wrong.Error())
@@ -99,8 +98,8 @@ func ParseSelection(q url.Values) (s Selection, err error) {
 	return s, s.Check()
 }
 
-// Documents turns updates into the reader's documents: the selected ones, numbered without
-// gaps, until max. The problems of the last update follow it. A notice has no number.
+// Documents returns the documents of the selected updates, numbered without gaps. It ends after Max
+// updates of pods and the problems that belong to the last one. A notice has no number.
 func (s Selection) Documents(updates iter.Seq[feed.Update]) iter.Seq[PodUpdate] {
 	return func(yield func(PodUpdate) bool) {
 		lines, printed := 0, 0
@@ -129,8 +128,8 @@ func (s Selection) Documents(updates iter.Seq[feed.Update]) iter.Seq[PodUpdate] 
 	}
 }
 
-// keep returns the selected part of an update, and whether it gets a line. The first update
-// of a source always gets one: it shows that the source is ready.
+// keep returns the selected part of an update, and whether it gets a document. The first update of a
+// source always gets one: it shows that the source is ready.
 func (s Selection) keep(u feed.Update) (feed.Update, bool) {
 	switch {
 	case u.Op == feed.DROPPED:
@@ -151,8 +150,8 @@ func (s Selection) keep(u feed.Update) (feed.Update, bool) {
 		if i < len(before) {
 			old = before[i]
 		}
-		// A reader that selects by labels gets the update with which a pod stops matching.
-		if !s.wants(it, u.Op) && (old == nil || !s.wants(old, u.Op)) {
+		// A reader that selects by labels also gets the update after which a pod no longer matches.
+		if !s.selects(it, u.Op) && (old == nil || !s.selects(old, u.Op)) {
 			continue
 		}
 		u.Pods, u.Old = append(u.Pods, it), append(u.Old, old)
@@ -160,8 +159,8 @@ func (s Selection) keep(u feed.Update) (feed.Update, bool) {
 	return u, len(u.Pods) > 0 || u.First || u.Op == podconfig.SET
 }
 
-// wants reports whether s selects a pod. A SET holds the pods of every source.
-func (s Selection) wants(it *pod.Spec, op podconfig.Op) bool {
+// selects reports whether s selects a pod. A SET has the pods of every source.
+func (s Selection) selects(it *pod.Spec, op podconfig.Op) bool {
 	return (s.Namespace == "" || it.Namespace == s.Namespace) && s.selector.Matches(labels.Set(it.Pod.Labels)) &&
 		(op != podconfig.SET || len(s.Kinds) == 0 || slices.Contains(s.Kinds, it.Origin.Source))
 }

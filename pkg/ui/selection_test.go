@@ -95,7 +95,7 @@ func TestSelectionTravels(t *testing.T) {
 		}
 	}
 	for query, says := range map[string]string{
-		"mode=everything": "unknown mode", "full=perhaps": "full: ", "max=-1": "below 0", "max=x": "max: ", "source=missing": "not one of",
+		"mode=everything": "unknown mode", "full=perhaps": "full: ", "max=-1": "must not be negative", "max=x": "max: ", "source=missing": "not one of",
 		"selector=a+in": "--selector", "mode=snapshot&mode=snapshot": "more than once", "other=1": "other: ",
 	} {
 		q, err := url.ParseQuery(query)

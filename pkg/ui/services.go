@@ -12,13 +12,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// ServiceList is the answer of the agent about its Services.
+// ServiceList is the agent's answer to get services.
 type ServiceList struct {
 	Document
 	Items []ServiceItem `json:"items"`
 }
 
-// ServiceItem is one Service with its endpoints. Problems say why it is not served as it is written.
+// ServiceItem is one Service with its endpoints. Problems are the reasons why the agent does not
+// serve it, or serves only a part of it.
 type ServiceItem struct {
 	Service   v1.Service        `json:"service"`
 	Endpoints []ServiceEndpoint `json:"endpoints"`
@@ -64,7 +65,7 @@ func ServiceNames(services []v1.Service) string {
 	return b.String()
 }
 
-// widestIngress is how much of the addresses of a load balancer kubectl shows in a narrow table.
+// widestIngress is how many characters of a load balancer's addresses kubectl shows without -o wide.
 const widestIngress = 16
 
 // externalIPs returns the column EXTERNAL-IP of kubectl.
@@ -126,18 +127,18 @@ func DescribeService(it ServiceItem, h ObjectEvents, now time.Time) string {
 	sh.list(0, "IP Families:", someText(strings.Join(families, ",")))
 	sh.row(0, "IP:", s.Spec.ClusterIP)
 	sh.list(0, "IPs:", someText(strings.Join(s.Spec.ClusterIPs, ",")))
-	sh.some(0, "External IPs:", strings.Join(s.Spec.ExternalIPs, ","))
-	sh.some(0, "External Name:", s.Spec.ExternalName)
-	sh.some(0, "LoadBalancer Ingress:", strings.Join(ingressOf(s), ", "))
+	sh.nonEmpty(0, "External IPs:", strings.Join(s.Spec.ExternalIPs, ","))
+	sh.nonEmpty(0, "External Name:", s.Spec.ExternalName)
+	sh.nonEmpty(0, "LoadBalancer Ingress:", strings.Join(ingressOf(s), ", "))
 	for i := range s.Spec.Ports {
 		sh.servicePort(&s.Spec.Ports[i], it.Endpoints)
 	}
 	sh.row(0, "Session Affinity:", string(s.Spec.SessionAffinity))
-	sh.some(0, "External Traffic Policy:", string(s.Spec.ExternalTrafficPolicy))
+	sh.nonEmpty(0, "External Traffic Policy:", string(s.Spec.ExternalTrafficPolicy))
 	if s.Spec.InternalTrafficPolicy != nil {
 		sh.row(0, "Internal Traffic Policy:", string(*s.Spec.InternalTrafficPolicy))
 	}
-	sh.some(0, "LoadBalancer Source Ranges:", strings.Join(s.Spec.LoadBalancerSourceRanges, ","))
+	sh.nonEmpty(0, "LoadBalancer Source Ranges:", strings.Join(s.Spec.LoadBalancerSourceRanges, ","))
 	if len(it.Problems) > 0 {
 		sh.list(0, "Problems:", it.Problems)
 	}
@@ -145,7 +146,7 @@ func DescribeService(it ServiceItem, h ObjectEvents, now time.Time) string {
 	return sh.String()
 }
 
-// someText returns text as a list, which is empty without one.
+// someText returns a list with text, or an empty list for "".
 func someText(text string) []string {
 	if text == "" {
 		return nil
@@ -153,7 +154,7 @@ func someText(text string) []string {
 	return []string{text}
 }
 
-// servicePort writes a port with its endpoints that are ready.
+// servicePort writes a port with its ready endpoints.
 func (s *sheet) servicePort(p *v1.ServicePort, endpoints []ServiceEndpoint) {
 	s.row(0, "Port:", cmp.Or(p.Name, "<unset>"), fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 	s.row(0, "TargetPort:", fmt.Sprintf("%s/%s", p.TargetPort.String(), p.Protocol))

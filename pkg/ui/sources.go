@@ -36,11 +36,11 @@ type SourceItem struct {
 	Ended     bool           `json:"ended"`    // it will not change any more
 	Restored  bool           `json:"restored"` // its pods are the last agent's
 	Stale     bool           `json:"stale"`    // its pods are from an older reading
-	Since     string         `json:"since"`    // RFC 3339, since when it is silent or fails; "" when all is well
+	Since     string         `json:"since"`    // RFC 3339: since when it fails or has not answered; "" if neither
 	LastRead  string         `json:"lastRead"` // RFC 3339, time of the reading in use; "" for never
 	Error     string         `json:"error"`
-	Problems  []pod.Problem  `json:"problems"`  // manifests it rejects
-	Conflicts []PlanConflict `json:"conflicts"` // those that it loses
+	Problems  []pod.Problem  `json:"problems"`  // of its rejected manifests
+	Conflicts []PlanConflict `json:"conflicts"` // those in which another source wins
 	Skipped   []pod.Problem  `json:"skipped"`   // files that it skips, with reasons
 }
 
@@ -104,8 +104,8 @@ func since(rfc string, now time.Time) string {
 	return " since " + when(t, now)
 }
 
-// Sources returns the sources as a table; wide adds rejections, lost conflicts and skipped
-// files, and cuts nothing.
+// Sources returns the sources as a table. wide adds the numbers of rejections, lost conflicts and
+// skipped files, and shows locations in full.
 func (v *View) Sources(d SourceList, wide bool, now time.Time) string {
 	header := []cell{{text: "SOURCE"}, {text: "LOCATION"}, {text: "PODS"}, {text: "STATE"}, {text: "LAST READ"}}
 	if wide {
@@ -148,7 +148,7 @@ func sourceTone(state string) tone {
 	return bad
 }
 
-// sourceReason returns since when and why a source is not ok.
+// sourceReason returns why a source is not ok, and since when.
 func sourceReason(s SourceItem, now time.Time) string {
 	began := since(s.Since, now)
 	switch {

@@ -410,7 +410,7 @@ func TestPlan_Rollout_HasItsStepsInOrder(t *testing.T) {
 		},
 	}}})
 	want := `  rollout deployment default/web
-    release shop, with deployment/api, statefulset/db: if a new version of one fails, all return
+    release shop, with deployment/api, statefulset/db: if a new version of one fails, all are rolled back
     1. add    web-2-a  revision 2 replaces revision 1
     2. remove web-1-a  revision 2\x1b replaces revision 1
 Plan: ` + p.Summary.String() + "\n"

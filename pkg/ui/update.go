@@ -30,8 +30,8 @@ func (v *View) Update(u PodUpdate, diff bool) string {
 	return lines(out)
 }
 
-// Row is one line of an update. It has a subject and a text, which are not safe for a terminal before
-// Clean, and the changed fields of the pod.
+// Row is one line of an update: its subject, its text, and the changed fields of the pod. Callers
+// must Clean the subject and the text for a terminal.
 type Row struct {
 	What, Text string
 	Fields     []podspec.FieldChange
@@ -67,8 +67,8 @@ func placeText(op string, p UpdatePod) string {
 	return place.String()
 }
 
-// sinceBefore returns "since TIME" for a problem that began before the update, which a late
-// reader gets; "" if the time of the line or the message has it.
+// sinceBefore returns "since TIME" if the problem began before the time of the update: the reader
+// attached later. It returns "" if the message has the time.
 func sinceBefore(u PodUpdate) string {
 	began, err := time.Parse(time.RFC3339, u.Since)
 	sent, wrong := time.Parse(time.RFC3339, u.Time)
@@ -91,7 +91,7 @@ func problemRow(u PodUpdate) (what, text string) {
 		what = p.Place()
 	}
 	if u.Ended {
-		return what, "over: " + text
+		return what, "resolved: " + text
 	}
 	if began := sinceBefore(u); began != "" {
 		text = began + ": " + text

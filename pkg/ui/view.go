@@ -20,9 +20,9 @@ import (
 // Screen describes the display of a writer.
 type Screen struct {
 	Color bool
-	// Width is the terminal's width in cells; 0 means that nothing is cut, as in a
-	// pipe. Only values and locations of sources are cut, in their middle: never the
-	// name of a pod or a file.
+	// Width is the terminal's width in cells; with 0, as for a pipe, nothing is shortened. Only
+	// values and locations of sources are shortened, in their middle: never the name of a pod or
+	// a file.
 	Width int
 }
 
@@ -40,7 +40,7 @@ const (
 	good        // added, ready
 	change      // changed, pending
 	bad         // removed, failed
-	faint       // unchanged, beside the point
+	faint       // unchanged, or secondary
 	strong
 )
 
@@ -57,9 +57,9 @@ func New(w io.Writer, s Screen) *View {
 	}}
 }
 
-// Colored decides whether a writer gets colour. mode is --color; auto follows
-// NO_COLOR (any value: no), then CLICOLOR_FORCE (not 0: yes), then CLICOLOR=0
-// and TERM=dumb (no), then whether the writer is a terminal.
+// Colored reports whether a writer gets colour. mode is --color. For auto, the first of these
+// decides: NO_COLOR (any value: no), CLICOLOR_FORCE (not 0: yes), CLICOLOR=0 or TERM=dumb (no), and
+// whether the writer is a terminal.
 func Colored(mode string, terminal bool, env func(string) string) bool {
 	switch {
 	case mode == "always":
@@ -112,8 +112,7 @@ func (v *View) columns(indent string, gaps []int, rows [][]cell) []string {
 }
 
 // squeeze cuts the cells of one column in their middle so that rows fit the terminal, with
-// gap cells between columns and last cells for the last column. It never cuts a cell to
-// nothing.
+// gap cells between columns and last cells for the last column. Each text keeps at least 16 cells.
 func (v *View) squeeze(rows [][]cell, column, gap, last int) {
 	const least = 16
 	if v.width == 0 {
@@ -157,7 +156,7 @@ func (v *View) line(indent string, gaps, widths []int, row []cell) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// middle cuts text down to n cells, leaving its beginning and its end.
+// middle shortens text to n cells. It keeps the beginning and the end.
 func middle(text string, n int) string {
 	if lipgloss.Width(text) <= n {
 		return text

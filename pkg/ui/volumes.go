@@ -17,7 +17,7 @@ type VolumeItem struct {
 	Namespace string   `json:"namespace"`
 	Name      string   `json:"name"`
 	Path      string   `json:"path"`
-	Created   string   `json:"created"` // RFC 3339; "" when that is lost
+	Created   string   `json:"created"` // RFC 3339; "" if unknown
 	UsedBy    []string `json:"usedBy"`  // names of pods of the namespace
 }
 
@@ -26,7 +26,7 @@ func NewVolumeList(items []VolumeItem) VolumeList {
 	return VolumeList{Document: Document{APIVersion, "VolumeList"}, Items: append([]VolumeItem{}, items...)}
 }
 
-// Volumes returns the table of get volumes, "" where there is none.
+// Volumes returns the table of get volumes, or "" without volumes.
 func (v *View) Volumes(d VolumeList, wide bool, now time.Time) string {
 	if len(d.Items) == 0 {
 		return ""

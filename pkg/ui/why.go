@@ -20,7 +20,7 @@ func NewWhyReport(r activity.Report) WhyReport {
 	return WhyReport{Document{APIVersion, "WhyReport"}, r}
 }
 
-// Why returns a report as text: its summary, then the details.
+// Why returns a report as text: first the summary, then the details.
 func (v *View) Why(r activity.Report) string {
 	w := whyText{view: v, now: r.Now}
 	phase := r.Phase
@@ -52,7 +52,7 @@ func (v *View) Why(r activity.Report) string {
 	return w.b.String()
 }
 
-// shownStack is how many functions of a kernel stack the text shows.
+// shownStack is the maximum number of functions of a kernel stack in the text.
 const shownStack = 5
 
 // whyText is the text of one report.
@@ -68,12 +68,12 @@ func (w *whyText) line(level int, text string) {
 
 func (w *whyText) title(text string) { w.line(0, w.view.paint(strong, text)) }
 
-// since returns how long something has lasted: "for 12s".
-func (w *whyText) since(at time.Time) string {
+// lasted returns the time since at: "for 12s".
+func (w *whyText) lasted(at time.Time) string {
 	return "for " + w.now.Sub(at).Truncate(100*time.Millisecond).String()
 }
 
-// in returns how long it is until a time: "in 30s", or "now" if it has passed.
+// in returns the time until at: "in 30s", or "now" if it has passed.
 func (w *whyText) in(at time.Time) string {
 	if left := at.Sub(w.now).Round(time.Second); left > 0 {
 		return "in " + left.String()
@@ -89,7 +89,7 @@ func (w *whyText) state(r activity.Report) {
 	}
 	w.title("Plan:")
 	if s.WaitFor != "" {
-		w.line(1, "has waited "+w.since(s.Since)+": "+Clean(s.WaitFor))
+		w.line(1, "has waited "+w.lasted(s.Since)+": "+Clean(s.WaitFor))
 	}
 	for i, step := range s.Steps {
 		word := "then  "
@@ -123,7 +123,7 @@ func (w *whyText) calls(title string, calls []activity.Call) {
 	}
 	w.title(title)
 	for _, c := range calls {
-		text := Clean(c.String()) + " " + w.since(c.Since)
+		text := Clean(c.String()) + " " + w.lasted(c.Since)
 		if !c.Limit.IsZero() {
 			text += ", fails " + w.in(c.Limit)
 		}
@@ -199,7 +199,7 @@ func (w *whyText) rest(r activity.Report) {
 	if s := r.Source; s != nil {
 		text := Clean(s.Name) + ": " + w.view.paint(bad, Clean(s.Error))
 		if !s.Since.IsZero() {
-			text += " " + w.since(s.Since)
+			text += " " + w.lasted(s.Since)
 		}
 		w.title("Source:")
 		w.line(1, text)

@@ -33,8 +33,8 @@ type Workload struct {
 	History    []WorkloadRevision
 }
 
-// IsObserved reports whether the agent has observed all pods that the status counts. The results of
-// the pods of a Job stay, so that the status of one does not wait for that.
+// IsObserved reports whether the agent has observed all pods that the status counts. A Job is always
+// observed: it counts results of pods, which do not change any more.
 func (w *Workload) IsObserved() bool {
 	return w.Unreported == 0 || w.Kind == pod.KindJob || w.Kind == pod.KindCronJob
 }
@@ -46,7 +46,7 @@ type WorkloadOverride struct {
 	Source string    `json:"source"`
 	Why    string    `json:"why"`
 	Since  time.Time `json:"since"`
-	// Rollback says that no person chose the value.
+	// Rollback means that a rollback chose the value, and no user.
 	Rollback bool `json:"rollback"`
 }
 
@@ -216,7 +216,7 @@ func (w *Workload) cells(now time.Time) []cell {
 
 func number(n int32) cell { return cell{text: fmt.Sprint(n)} }
 
-// outOf returns "2/3", coloured by whether that is all.
+// outOf returns "2/3". The colour shows whether n has reached want.
 func outOf(n, want int32) cell {
 	t := good
 	if n < want {
@@ -286,7 +286,7 @@ func WorkloadObjects(all []Workload) []any {
 	return objects
 }
 
-// SelectWorkloads returns the workloads with these labels, of a namespace ("" for all).
+// SelectWorkloads returns the workloads of a namespace, or of all for "", that the selector matches.
 func SelectWorkloads(all []Workload, namespace string, s labels.Selector) []Workload {
 	var some []Workload
 	for _, w := range all {
@@ -309,7 +309,7 @@ func OverrideNotices(all []Workload) []string {
 	return out
 }
 
-// Text returns the override as a clause.
+// Text describes the override and its reason.
 func (o *WorkloadOverride) Text() string {
 	if o.Field == "spec.template" {
 		return "spec.template is not that of the source (" + o.Why + ")"
@@ -317,7 +317,7 @@ func (o *WorkloadOverride) Text() string {
 	return fmt.Sprintf("%s is %s, and %s in the source (%s)", o.Field, o.Value, o.Source, o.Why)
 }
 
-// InOrder returns workloads in the order of their objects.
+// InOrder returns workloads in the order of objects.
 func InOrder(all []Workload, objects []any) []Workload {
 	var sorted []Workload
 	for _, o := range objects {

@@ -105,8 +105,8 @@ func TestFilter(t *testing.T) {
 		t.Errorf("an empty filter says nothing:\n%s", screen)
 	}
 	press(m, "/", "esc")
-	if len(m.wanted()) != 100 {
-		t.Errorf("%d pods after the filter was dropped", len(m.wanted()))
+	if len(m.matching()) != 100 {
+		t.Errorf("%d pods after the filter was dropped", len(m.matching()))
 	}
 }
 

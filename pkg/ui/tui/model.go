@@ -14,7 +14,7 @@ import (
 type (
 	batch []ui.PodUpdate // updates, in the order of the stream
 	ended struct{}       // the stream has ended
-	leave struct{}       // the context is done
+	leave struct{}       // the context has ended
 )
 
 // area is one of the three parts of the screen.
@@ -44,9 +44,9 @@ type model struct {
 	help          bool
 
 	typing bool   // the user types a filter
-	filter string // only pods with this in their name
+	filter string // only pods whose name contains this text
 	shown  []*podLine
-	stale  bool // shown does not fit pods and filter any more
+	stale  bool // shown is older than the pods or the filter
 }
 
 func newModel(c Config) *model {
@@ -138,7 +138,7 @@ func (m *model) key(k tea.KeyMsg) tea.Cmd {
 
 // typeFilter handles a key of a filter's text. Enter keeps the filter, Esc removes it.
 func (m *model) typeFilter(k tea.KeyMsg) {
-	const longest = 253 // a name is no longer
+	const longest = 253 // the maximum length of a name
 	switch k.Type {
 	case tea.KeyEnter:
 		m.typing = false
@@ -159,7 +159,7 @@ func (m *model) typeFilter(k tea.KeyMsg) {
 	m.stale, m.offset[podsArea] = true, 0
 }
 
-// scroll scrolls the active area by n lines, at most to its ends.
+// scroll scrolls the active area by n lines, at most to its first or last line.
 func (m *model) scroll(n int) {
 	last := max(m.count(m.active)-m.lines(m.active), 0)
 	at := m.top(m.active) + n
@@ -185,13 +185,13 @@ func (m *model) count(a area) int {
 	case sourcesArea:
 		return len(m.state.sourceLines)
 	case podsArea:
-		return len(m.wanted())
+		return len(m.matching())
 	}
 	return len(m.state.updates)
 }
 
-// wanted returns the pods that match the filter, by name.
-func (m *model) wanted() []*podLine {
+// matching returns the pods that match the filter, by name.
+func (m *model) matching() []*podLine {
 	if m.filter == "" {
 		return m.state.order
 	}

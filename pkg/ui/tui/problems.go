@@ -7,10 +7,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// failed records that a source cannot be read, or can be again. A failure that changes its
-// reason keeps its start time.
+// failed records that a source cannot be read, or that it can be read again. A failure that changes
+// its reason keeps its start time.
 func (s *state) failed(u ui.PodUpdate, at time.Time) {
-	from := s.from(u.Source, u.Location)
+	from := s.sourceOf(u.Source, u.Location)
 	if from == nil {
 		return
 	}
@@ -26,14 +26,14 @@ func (s *state) failed(u ui.PodUpdate, at time.Time) {
 	from.failing, from.reason = true, ui.Clean(u.Problem.Msg)
 }
 
-// reject records a problem of a manifest, or its end. The stream does not report the end of
-// a problem that another one of the same file has replaced, so the end of a problem ends
-// the older ones too.
+// reject records a problem of a manifest, or its end. If a new problem replaces another one of the
+// same file, the stream does not report the end of that one. So the end of a problem also ends all
+// older ones of the file.
 func (s *state) reject(u ui.PodUpdate, at time.Time) {
 	p, r := u.Problem, s.rejected[u.Problem.File]
 	switch {
 	case !u.Ended && r == nil:
-		from := s.from(u.Source, u.Location)
+		from := s.sourceOf(u.Source, u.Location)
 		if from != nil {
 			from.rejects++
 		}
@@ -57,30 +57,30 @@ func (s *state) reject(u ui.PodUpdate, at time.Time) {
 	}
 }
 
-// contest records that another manifest defines the same pod, or the end of that.
-func (s *state) contest(u ui.PodUpdate) {
+// conflict records that another manifest defines the same pod, or the end of such a conflict.
+func (s *state) conflict(u ui.PodUpdate) {
 	loser := layer{u.Source, u.Location, u.Problem.File}
 	for _, p := range u.Pods {
 		key := pod.Key{Namespace: p.Namespace, Name: p.Name}
 		if u.Ended {
-			delete(s.contests[key], loser)
+			delete(s.conflicts[key], loser)
 		} else {
-			if s.contests[key] == nil {
-				s.contests[key] = map[layer]bool{}
+			if s.conflicts[key] == nil {
+				s.conflicts[key] = map[layer]bool{}
 			}
-			s.contests[key][loser] = true
+			s.conflicts[key][loser] = true
 		}
-		if len(s.contests[key]) == 0 {
-			delete(s.contests, key)
+		if len(s.conflicts[key]) == 0 {
+			delete(s.conflicts, key)
 		}
 	}
 }
 
-// forget drops every problem after lost updates: the stream reports those that still exist
-// again, after the whole set. A source that still fails keeps its start time.
-func (s *state) forget() {
+// forgetProblems drops every problem after lost updates. After the whole set, the stream reports
+// again the problems that still exist. A source that still fails keeps its start time.
+func (s *state) forgetProblems() {
 	clear(s.rejected)
-	clear(s.contests)
+	clear(s.conflicts)
 	for _, line := range s.sourceLines {
 		line.failing, line.rejects = false, 0
 	}

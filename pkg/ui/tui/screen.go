@@ -34,7 +34,7 @@ type painter struct {
 func newPainter(color bool) painter {
 	r := lipgloss.NewRenderer(io.Discard)
 	r.SetColorProfile(termenv.Ascii)
-	r.SetHasDarkBackground(true) // else it would query the terminal
+	r.SetHasDarkBackground(true) // otherwise lipgloss queries the terminal
 	if color {
 		r.SetColorProfile(termenv.ANSI)
 	}
@@ -52,8 +52,7 @@ func (p painter) in(t tone, text string) string {
 	return p.style[t].Render(text)
 }
 
-// View implements tea.Model: exactly as many lines as the window has, none
-// wider.
+// View implements tea.Model. It returns as many lines as the window has, none wider than the window.
 func (m *model) View() string {
 	if m.width < 1 || m.height < 1 {
 		return ""
@@ -97,7 +96,7 @@ func (m *model) lines(a area) int {
 	return room - sources - updates
 }
 
-// head is the first line: the title, and the sum.
+// head returns the first line: the title, and the number of pods and problems.
 func (m *model) head() string {
 	failing, rejects := 0, 0
 	for _, s := range m.state.sourceLines {
@@ -113,7 +112,7 @@ func (m *model) head() string {
 	if rejects > 0 {
 		sum = append(sum, piece{text: count(rejects, "file") + " with errors", tone: bad})
 	}
-	if n := len(m.state.contests); n > 0 {
+	if n := len(m.state.conflicts); n > 0 {
 		sum = append(sum, piece{text: count(n, "conflict"), tone: change})
 	}
 	right := 0
@@ -124,7 +123,7 @@ func (m *model) head() string {
 	return m.row(append([]piece{title}, sum...)...)
 }
 
-// header is the line above an area. The active one is marked.
+// header returns the line above an area. That of the active area is marked.
 func (m *model) header(a area) string {
 	n, top := m.count(a), m.top(a)
 	var text string
@@ -150,7 +149,7 @@ func (m *model) header(a area) string {
 	return m.paint.in(t, text+strings.Repeat("-", max(m.width-lipgloss.Width(text), 0)))
 }
 
-// body returns an area's n lines.
+// body returns the n lines of an area.
 func (m *model) body(a area, n int) []string {
 	first := m.top(a)
 	last := min(first+n, m.count(a))
@@ -159,11 +158,11 @@ func (m *model) body(a area, n int) []string {
 	case n < 1:
 		return nil
 	case first >= last:
-		out = append(out, m.line(faint, "   "+m.nothing(a)))
+		out = append(out, m.line(faint, "   "+m.emptyText(a)))
 	case a == sourcesArea:
 		out = m.sourceRows(m.state.sourceLines[first:last])
 	case a == podsArea:
-		out = m.podRows(m.wanted()[first:last])
+		out = m.podRows(m.matching()[first:last])
 	case a == updatesArea:
 		out = m.updateRows(m.state.updates[first:last])
 	}
@@ -173,8 +172,8 @@ func (m *model) body(a area, n int) []string {
 	return out
 }
 
-// nothing returns why an area is empty.
-func (m *model) nothing(a area) string {
+// emptyText returns the text of an area without lines.
+func (m *model) emptyText(a area) string {
 	switch {
 	case a == sourcesArea:
 		return "no source has answered yet"
@@ -191,24 +190,24 @@ func (m *model) nothing(a area) string {
 func (m *model) sourceRows(all []*sourceLine) []string {
 	rows, places, abouts := [][]piece{}, 0, 0
 	for _, s := range all {
-		what, t, about, reason := "ok", good, "", plain
+		status, t, about, reason := "ok", good, "", plain
 		switch {
 		case s.failing:
-			what, t, reason = "FAILING", bad, bad
+			status, t, reason = "FAILING", bad, bad
 			if s.ready || s.restored {
-				what = "STALE"
+				status = "STALE"
 			}
 			about = "since " + m.when(s.since, "Jan 02 15:04") + ": " + s.reason
 		case s.restored:
-			what, t, about = "RESTORED", change, "has not answered"
+			status, t, about = "RESTORED", change, "has not answered"
 		case !s.ready:
-			what, t, about = "SILENT", change, "has not answered"
+			status, t, about = "SILENT", change, "has not answered"
 		}
 		if s.rejects > 0 {
 			about, reason = strings.TrimSpace(count(s.rejects, "file")+" with errors  "+about), bad
 		}
 		places, abouts = max(places, lipgloss.Width(s.location)), max(abouts, lipgloss.Width(about))
-		rows = append(rows, []piece{{what, t, 8, nil}, {s.source, plain, 5, nil}, {s.location, plain, 0, cutFront}, {count(s.pods, "pod"), plain, 10, nil}, {about, reason, 0, cutReason}})
+		rows = append(rows, []piece{{status, t, 8, nil}, {s.source, plain, 5, nil}, {s.location, plain, 0, cutFront}, {count(s.pods, "pod"), plain, 10, nil}, {about, reason, 0, cutReason}})
 	}
 	room := m.width - (8 + 5 + 10 + 4*2)
 	return m.rows(rows, 2, share(room, room*2/5, places, abouts))
@@ -217,7 +216,7 @@ func (m *model) sourceRows(all []*sourceLine) []string {
 // podRows shows for each pod its last change, the place of its manifest, and its problems.
 func (m *model) podRows(all []*podLine) []string {
 	rows, names, places, marked := [][]piece{}, 0, 0, 0
-	column, cells := m.beyond()
+	column, cells := m.afterEvent()
 	for _, p := range all {
 		marks, source := m.state.marks(p), ""
 		if p.from != nil {
@@ -236,7 +235,7 @@ func (m *model) podRows(all []*podLine) []string {
 	names = share(cells-2, min(cells*3/5, cells-2-1-marked), names, places)
 	places = cells - 2 - names
 	for _, row := range rows {
-		if marks := column + 2; marks < len(row) { // a place leaves room for them
+		if marks := column + 2; marks < len(row) { // the place leaves room for the marks
 			room := places - 2 - len(row[marks].text)
 			row[column+1].width = max(min(lipgloss.Width(row[column+1].text), room), 1)
 		}
@@ -246,13 +245,13 @@ func (m *model) podRows(all []*podLine) []string {
 
 // updateRows shows the latest updates.
 func (m *model) updateRows(all []updateLine) []string {
-	rows, whats, texts := [][]piece{}, 0, 0
-	column, cells := m.beyond()
+	rows, subjects, texts := [][]piece{}, 0, 0
+	column, cells := m.afterEvent()
 	for _, u := range all {
-		whats, texts = max(whats, lipgloss.Width(u.what)), max(texts, lipgloss.Width(u.text))
-		rows = append(rows, append(m.event(sign(u.op, ""), u.op, u.at, u.source), piece{u.what, plain, 0, nil}, piece{u.text, plain, 0, cutMiddle}))
+		subjects, texts = max(subjects, lipgloss.Width(u.subject)), max(texts, lipgloss.Width(u.text))
+		rows = append(rows, append(m.event(sign(u.op, ""), u.op, u.at, u.source), piece{u.subject, plain, 0, nil}, piece{u.text, plain, 0, cutMiddle}))
 	}
-	return m.rows(rows, column, share(cells-2, cells/2, whats, texts))
+	return m.rows(rows, column, share(cells-2, cells/2, subjects, texts))
 }
 
 // event returns the first pieces of a row with an update: sign, operation, time and
@@ -267,16 +266,15 @@ func (m *model) event(sign, op string, at time.Time, source string) []piece {
 
 func (m *model) narrow() bool { return m.width < 60 }
 
-// beyond returns the number of pieces of event, and the number of cells that the window has
-// besides them.
-func (m *model) beyond() (pieces, cells int) {
+// afterEvent returns the number of pieces of event, and the number of cells to the right of them.
+func (m *model) afterEvent() (pieces, cells int) {
 	if m.narrow() {
 		return 2, m.width - (1 + 2 + 9 + 2)
 	}
 	return 4, m.width - (1 + 2 + 9 + 2 + 8 + 2 + 5 + 2)
 }
 
-// rows formats rows with one column of that width.
+// rows formats rows, in which one column has this width.
 func (m *model) rows(rows [][]piece, column, width int) []string {
 	out := make([]string, 0, len(rows))
 	for _, row := range rows {
@@ -286,10 +284,10 @@ func (m *model) rows(rows [][]piece, column, width int) []string {
 	return out
 }
 
-// line is a row of one text.
+// line returns a row with one text.
 func (m *model) line(t tone, text string) string { return m.row(piece{text: text, tone: t}) }
 
-// foot is the last line: help, the filter that the user types, or the end of the stream.
+// foot returns the last line: help, the filter that the user types, or the end of the stream.
 func (m *model) foot() string {
 	switch {
 	case m.typing:
@@ -305,7 +303,7 @@ func (m *model) foot() string {
 // clock returns a time of day, in eight cells at most.
 func (m *model) clock(t time.Time) string { return m.when(t, "Jan 02") }
 
-// when returns a time of day; for another day than the newest update's it uses the layout
+// when returns a time of day. For a time on another day than the newest update, it uses the layout
 // other.
 func (m *model) when(t time.Time, other string) string {
 	if t.IsZero() {

@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// keepUpdates is the number of lines of updates that are kept for scrolling.
+// keepUpdates is the number of lines of updates that the state keeps for scrolling.
 const keepUpdates = 1000
 
 // state is the state of pods and sources from a stream of updates. Only the goroutine that
@@ -23,7 +23,7 @@ type state struct {
 	sources     map[layer]*sourceLine
 	sourceLines []*sourceLine              // in the order in which they first appeared
 	rejected    map[string]*rejection      // by file
-	contests    map[pod.Key]map[layer]bool // of a pod's losers: their layers and files
+	conflicts   map[pod.Key]map[layer]bool // by pod: the layers and files of the manifests not in use
 	updates     []updateLine               // the newest last
 	dropped     int                        // number of lines removed from updates
 }
@@ -46,10 +46,10 @@ type podLine struct {
 type sourceLine struct {
 	source, location string // clean
 	pods             int
-	rejects          int // number of files of which something is rejected
+	rejects          int // number of files with a rejected manifest
 	ready, restored  bool
 	failing          bool
-	since            time.Time // failing since then
+	since            time.Time // the start of the failure
 	reason           string    // clean
 }
 
@@ -61,38 +61,37 @@ type rejection struct {
 
 // updateLine is one line of the latest updates, clean.
 type updateLine struct {
-	at                     time.Time
-	op, source, what, text string
+	at                        time.Time
+	op, source, subject, text string
 }
 
 func newState() *state {
 	return &state{
 		pods: map[pod.Key]*podLine{}, sources: map[layer]*sourceLine{},
-		rejected: map[string]*rejection{}, contests: map[pod.Key]map[layer]bool{},
+		rejected: map[string]*rejection{}, conflicts: map[pod.Key]map[layer]bool{},
 	}
 }
 
-// apply applies updates in the order of the stream. It inserts few new pods one by one, and
-// many at once.
+// apply applies updates in the order of the stream.
 func (s *state) apply(updates []ui.PodUpdate) {
 	var fresh []*podLine
 	gone := 0
 	for _, u := range updates {
 		at, _ := time.Parse(time.RFC3339, u.Time)
-		s.note(u, at)
+		s.addLines(u, at)
 		switch podconfig.Op(u.Op) {
 		case feed.ERROR:
 			s.failed(u, at)
 		case feed.REJECT:
 			s.reject(u, at)
 		case feed.CONFLICT:
-			s.contest(u)
+			s.conflict(u)
 		case feed.DROPPED:
-			s.forget()
+			s.forgetProblems()
 		case feed.NOTICE:
 		case podconfig.SET:
 			fresh = append(fresh, s.set(u, at)...)
-			gone += len(s.order) // some of them, or all
+			gone += len(s.order) // at most
 		case podconfig.REMOVE:
 			for _, p := range u.Pods {
 				gone += s.remove(pod.Key{Namespace: p.Namespace, Name: p.Name})
@@ -104,7 +103,7 @@ func (s *state) apply(updates []ui.PodUpdate) {
 	s.place(fresh, gone)
 }
 
-// place inserts fresh pods in order, and removes those that are gone.
+// place removes gone pods from order, and inserts fresh ones: a few one by one, many with one sort.
 func (s *state) place(fresh []*podLine, gone int) {
 	const few = 16
 	if gone > 0 {
@@ -127,8 +126,8 @@ func byKey(a, b *podLine) int {
 	return cmp.Or(strings.Compare(a.key.Namespace, b.key.Namespace), strings.Compare(a.key.Name, b.key.Name))
 }
 
-// from returns the line of an update's source, nil if the update has none.
-func (s *state) from(source, location string) *sourceLine {
+// sourceOf returns the line of an update's source, or nil if the update has none.
+func (s *state) sourceOf(source, location string) *sourceLine {
 	if source == "" || source == podconfig.AllSources {
 		return nil
 	}
@@ -142,10 +141,10 @@ func (s *state) from(source, location string) *sourceLine {
 
 // change applies an update that adds or changes pods.
 func (s *state) change(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
-	from := s.from(u.Source, u.Location)
+	from := s.sourceOf(u.Source, u.Location)
 	s.answered(from, u.Op)
 	for _, p := range u.Pods {
-		if line := s.see(p, from, u.Op, at); line != nil {
+		if line := s.setPod(p, from, u.Op, at); line != nil {
 			fresh = append(fresh, line)
 		}
 	}
@@ -171,30 +170,30 @@ func (s *state) answered(from *sourceLine, op string) {
 // file keeps its source. Any other belongs to the source whose location is a prefix of its
 // file, or else to the source of the update.
 func (s *state) set(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
-	led := s.from(u.Source, u.Location)
-	s.answered(led, u.Op)
-	wanted := make(map[pod.Key]bool, len(u.Pods))
+	updated := s.sourceOf(u.Source, u.Location)
+	s.answered(updated, u.Op)
+	inSet := make(map[pod.Key]bool, len(u.Pods))
 	for _, p := range u.Pods {
 		key := pod.Key{Namespace: p.Namespace, Name: p.Name}
-		wanted[key] = true
+		inSet[key] = true
 		if known := s.pods[key]; known != nil && known.file == p.Origin.File {
 			continue // the set does not show whether it has changed
 		}
-		if line := s.see(p, s.owner(p.Origin.File, led), u.Op, at); line != nil {
+		if line := s.setPod(p, s.owner(p.Origin.File, updated), u.Op, at); line != nil {
 			fresh = append(fresh, line)
 		}
 	}
 	for key := range s.pods {
-		if !wanted[key] {
+		if !inSet[key] {
 			s.remove(key)
 		}
 	}
 	return fresh
 }
 
-// owner returns the source a file belongs to.
-func (s *state) owner(file string, led *sourceLine) *sourceLine {
-	best, length := led, -1
+// owner returns the source whose location is the longest prefix of the file, or else otherwise.
+func (s *state) owner(file string, otherwise *sourceLine) *sourceLine {
+	best, length := otherwise, -1
 	for l, line := range s.sources {
 		if strings.HasPrefix(file, l.location) && len(l.location) > length {
 			best, length = line, len(l.location)
@@ -203,8 +202,8 @@ func (s *state) owner(file string, led *sourceLine) *sourceLine {
 	return best
 }
 
-// see updates the line of a desired pod, and returns the line if it is new.
-func (s *state) see(p ui.UpdatePod, from *sourceLine, op string, at time.Time) (fresh *podLine) {
+// setPod updates the line of a desired pod, and returns the line if it is new.
+func (s *state) setPod(p ui.UpdatePod, from *sourceLine, op string, at time.Time) (fresh *podLine) {
 	key := pod.Key{Namespace: p.Namespace, Name: p.Name}
 	line := s.pods[key]
 	if line == nil {
@@ -227,7 +226,7 @@ func (s *state) marks(p *podLine) string {
 	if s.rejected[p.file] != nil {
 		all = append(all, "rejected")
 	}
-	if len(s.contests[p.key]) > 0 {
+	if len(s.conflicts[p.key]) > 0 {
 		all = append(all, "conflict")
 	}
 	return strings.Join(all, ",")
@@ -246,8 +245,8 @@ func (s *state) remove(key pod.Key) int {
 	return 1
 }
 
-// note appends the lines of an update.
-func (s *state) note(u ui.PodUpdate, at time.Time) {
+// addLines appends the lines of an update.
+func (s *state) addLines(u ui.PodUpdate, at time.Time) {
 	rows := ui.Rows(u)
 	if len(rows) > keepUpdates {
 		rows = rows[len(rows)-keepUpdates:]
@@ -256,7 +255,7 @@ func (s *state) note(u ui.PodUpdate, at time.Time) {
 	for _, r := range rows {
 		s.updates = append(s.updates, updateLine{at, ui.Clean(u.Op), source, ui.Clean(r.What), ui.Clean(r.Text)})
 	}
-	if old := len(s.updates) - keepUpdates; old > keepUpdates { // moved once in a while, not at every line
+	if old := len(s.updates) - keepUpdates; old > keepUpdates { // not at every line, since it copies all
 		s.updates = slices.Clone(s.updates[old:])
 		s.dropped += old
 	}

@@ -11,13 +11,13 @@ import (
 // ellipsis replaces cut text.
 const ellipsis = "…"
 
-// piece is a part of a row: clean text, its tone, its width in cells (0 is the rest of the
-// row), and the function that shortens it.
+// piece is a part of a row: clean text, its tone, its width in cells, and the function that shortens
+// it. A width of 0 is the rest of the row.
 type piece struct {
 	text  string
 	tone  tone
 	width int
-	keep  func(text string, n int) string // nil is cut
+	fit   func(text string, n int) string // nil is cut
 }
 
 // row joins pieces two cells apart, and cuts the row to the width of the window.
@@ -37,10 +37,10 @@ func (m *model) row(pieces ...piece) string {
 		if p.width > 0 {
 			width = min(p.width, left)
 		}
-		if p.keep == nil {
-			p.keep = cut
+		if p.fit == nil {
+			p.fit = cut
 		}
-		text := p.keep(p.text, width)
+		text := p.fit(p.text, width)
 		b.WriteString(strings.Repeat(" ", gap))
 		b.WriteString(m.paint.in(p.tone, text))
 		used += gap + lipgloss.Width(text)
@@ -53,8 +53,8 @@ func (m *model) row(pieces ...piece) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// share returns the width of the first of two columns that need a and b cells. If room is too
-// small for both, the first is guaranteed up to most cells, and the second the rest.
+// share returns the width of the first of two columns, which need a and b cells. If room is too small
+// for both, the first one gets at least min(a, most) cells.
 func share(room, most, a, b int) int {
 	switch {
 	case a+b <= room, a <= most:
@@ -73,7 +73,7 @@ func cut(text string, n int) string {
 	if n < 1 {
 		return ""
 	}
-	r := []rune(text[:min(len(text), far*n)])
+	r := []rune(text[:min(len(text), maxBytes*n)])
 	keep := sort.Search(len(r), func(i int) bool { return lipgloss.Width(string(r[:i+1])) > n-1 })
 	return string(r[:keep]) + ellipsis
 }
@@ -86,7 +86,7 @@ func cutFront(text string, n int) string {
 	if n < 1 {
 		return ""
 	}
-	r := []rune(text[max(len(text)-far*n, 0):])
+	r := []rune(text[max(len(text)-maxBytes*n, 0):])
 	keep := sort.Search(len(r), func(i int) bool { return lipgloss.Width(string(r[len(r)-1-i:])) > n-1 })
 	return ellipsis + string(r[len(r)-keep:])
 }
@@ -100,8 +100,8 @@ func cutMiddle(text string, n int) string {
 	return begin + cutFront(text, n-lipgloss.Width(begin))
 }
 
-// cutReason shortens "since 12:05:02: why" to n cells: it keeps the time, and the two ends
-// of why.
+// cutReason shortens "since 12:05:02: reason" to n cells. It keeps the time, and the two ends of the
+// reason.
 func cutReason(text string, n int) string {
 	head, why, ok := strings.Cut(text, ": ")
 	if room := n - lipgloss.Width(head) - 2; !fits(text, n) && ok && room > 4 {
@@ -110,13 +110,13 @@ func cutReason(text string, n int) string {
 	return cut(text, n)
 }
 
-// far is the maximal number of bytes read per cell of text. Hostile text with more marks on
-// a letter loses them.
-const far = 16
+// maxBytes is the maximum number of bytes that cut reads for a cell of text. A text with more
+// combining characters on a letter loses some.
+const maxBytes = 16
 
 // fits reports whether text needs at most n cells. A byte needs at most one.
 func fits(text string, n int) bool {
-	return len(text) <= n || len(text) <= far*n && lipgloss.Width(text) <= n
+	return len(text) <= n || len(text) <= maxBytes*n && lipgloss.Width(text) <= n
 }
 
 // count returns a number with its noun.

@@ -33,10 +33,10 @@ var ErrNoTerminal = errors.New("--tui needs a terminal; use -o json in a pipe")
 
 // Config configures Run.
 type Config struct {
-	// In is the keyboard, Out the screen. If In is no terminal, for example a pipe with
-	// manifests, keys are read from the controlling terminal.
+	// In is the keyboard, Out the screen. If In is not a terminal, for example a pipe with
+	// manifests, Run reads keys from the controlling terminal.
 	In, Out *os.File
-	// Updates is the stream. Its context ends when the user quits, or with Run's own; the
+	// Updates is the stream. Its context ends when the user quits, or with Run's own. The
 	// sequence must end then, since Run waits for it.
 	Updates func(context.Context) iter.Seq[ui.PodUpdate]
 	// Title is the title, such as the names of the layers. It need not be clean.
@@ -55,10 +55,10 @@ func Check(out *os.File) error {
 	return nil
 }
 
-// Run shows updates until the user quits or ctx is done; it returns nil for both. A stream
-// that ends earlier stays on the screen. Run blocks, and none of its goroutines outlives
-// it. It handles no signal: Ctrl-C is a key here, and the caller handles signals by ctx. A
-// panic, also one of Updates, continues after Run has restored the terminal.
+// Run shows updates until the user quits or ctx is done; it returns nil for both. If the stream ends
+// earlier, its last state stays on the screen. Run blocks, and none of its goroutines outlives it.
+// It handles no signal: Ctrl-C is a key here, and the caller ends ctx for a signal. A panic, also one
+// of Updates, continues after Run has restored the terminal.
 func Run(ctx context.Context, c Config) error {
 	if err := Check(c.Out); err != nil {
 		return err
@@ -75,8 +75,8 @@ func Run(ctx context.Context, c Config) error {
 	return run(ctx, c, newModel(c), options)
 }
 
-// run is Run with a model. Besides bubbletea's it has two goroutines: one reads the stream,
-// the other sends batches of updates to the screen.
+// run shows the model m until it quits. It has two goroutines besides bubbletea's: one reads the
+// stream, the other sends batches of updates to the screen.
 func run(ctx context.Context, c Config, m tea.Model, options []tea.ProgramOption) error {
 	program := tea.NewProgram(m, options...)
 	ctx, cancel := context.WithCancel(ctx)
@@ -88,20 +88,20 @@ func run(ctx context.Context, c Config, m tea.Model, options []tea.ProgramOption
 			program.Send(leave{})
 		}
 	})
-	whole := false
+	returned := false
 	defer func() {
-		if !whole { // the model panics
+		if !returned { // the model panics
 			_ = program.ReleaseTerminal()
 		}
 		cancel()
 		program.Kill() // the program drops later messages
 		wg.Wait()
-		if whole && crash != nil {
+		if returned && crash != nil {
 			panic(crash)
 		}
 	}()
 	_, err := program.Run()
-	whole = true
+	returned = true
 	if err != nil {
 		return fmt.Errorf("terminal: %w", err)
 	}
@@ -109,18 +109,17 @@ func run(ctx context.Context, c Config, m tea.Model, options []tea.ProgramOption
 }
 
 const (
-	// frames is the maximal number of frames per second.
+	// frames is the maximum number of frames per second.
 	frames = 15
-	// largest is the number of updates that may wait for the next frame; above it the
-	// stream blocks.
-	largest = 4096
+	// maxBatch is how many updates may wait for the next frame. Then the stream blocks.
+	maxBatch = 4096
 )
 
-// forward sends the updates of the stream, one batch per frame, and then ended. As soon
-// as ctx is done, it sends leave. It returns when the stream has ended and ctx is done,
-// with an error if the stream panicked.
+// forward sends the updates of the stream, one batch per frame, and then ended. As soon as ctx is
+// done, it sends leave. It returns when the stream has ended and ctx is done, or with an error when
+// the stream has panicked.
 //
-//	documents  0  stream → the loop below; it stops receiving at largest
+//	documents  0  stream → the loop below; it stops receiving at maxBatch
 func forward(ctx context.Context, updates func(context.Context) iter.Seq[ui.PodUpdate], send func(tea.Msg)) (crash error) {
 	documents := make(chan ui.PodUpdate)
 	var wg sync.WaitGroup
@@ -150,7 +149,7 @@ func forward(ctx context.Context, updates func(context.Context) iter.Seq[ui.PodU
 	var due <-chan time.Time
 	for in := documents; ; {
 		more := in
-		if len(waiting) >= largest {
+		if len(waiting) >= maxBatch {
 			more = nil
 		}
 		select {
