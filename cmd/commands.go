@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/agent/look"
 )
 
-// commands are all of nodectl's.
+// commands returns every command of nodectl.
 func (p *program) commands() []*cobra.Command {
 	return slices.Concat(
 		[]*cobra.Command{
@@ -63,16 +63,16 @@ func grouped(id string, all ...*cobra.Command) []*cobra.Command {
 	return all
 }
 
-// pause is how long a command waits for an optional answer of the runtime.
-var pause = 2 * time.Second
+// runtimePatience is how long a command waits for an optional answer of the runtime.
+var runtimePatience = 2 * time.Second
 
-// look returns the read-only half of an agent with the configuration of this command; own is
-// the command's level of logging.
+// look returns the configuration for reading sources and the runtime. It changes nothing on
+// this node. own is the command's log level without --log-level.
 func (p *program) look(own slog.Level) look.Config {
 	return look.Config{
 		Config: p.cfg, PolicyGiven: p.origins["source-policy"].Kind == "flag", Stdin: p.in, Owners: trustedOwners(p.env),
 		UserAgent: "nodectl/" + readVersion().Version, Notice: func(text string) { p.say(p.err.Notice(text)) },
-		RuntimeTimeout: pause, Log: p.logger(own), RuntimeLog: p.logger(slog.LevelWarn),
+		Patience: runtimePatience, Log: p.logger(own), RuntimeLog: p.logger(slog.LevelWarn),
 	}
 }
 

@@ -19,7 +19,7 @@ var completionTime = 150 * time.Millisecond
 
 type completer = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective)
 
-// podsNow returns the agent's pods, none if it does not answer in time.
+// podsNow returns the agent's pods, or none if it does not answer in time.
 func (p *program) podsNow(cmd *cobra.Command) []v1.Pod {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 	defer cancel()
@@ -27,7 +27,7 @@ func (p *program) podsNow(cmd *cobra.Command) []v1.Pod {
 		p.cfg = cfg
 	}
 	if flag := cmd.Flag("server"); flag != nil && flag.Changed {
-		return nil // another machine is too far away
+		return nil // another machine may not answer within completionTime
 	}
 	pods, err := p.agent().Pods(ctx)
 	if err != nil {
@@ -39,7 +39,7 @@ func (p *program) podsNow(cmd *cobra.Command) []v1.Pod {
 	return pods
 }
 
-// completePods completes names of pods: one, or several.
+// completePods completes one name of a pod, or several.
 func (p *program) completePods(several bool) completer {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 && !several {

@@ -45,10 +45,10 @@ func (p *program) load() (config.Config, map[string]origin, error) {
 		}
 		if name, value := p.variable(f.Name); value != "" && o.Kind != "flag" {
 			if err == nil {
-				err = fits(f, value, name)
+				err = checkValue(f, value, name)
 			}
 			origins[f.Name] = origin{"env", name}
-			values[f.Name] = fromVariable(f, value) // above the file, and below the flags
+			values[f.Name] = fromVariable(f, value) // overrides the file; a flag overrides it
 		}
 		if f.Changed {
 			origins[f.Name] = origin{"flag", "--" + f.Name}
@@ -85,7 +85,7 @@ func (p *program) load() (config.Config, map[string]origin, error) {
 	return cfg, origins, nil
 }
 
-// placed puts the place of a wrong setting before the error.
+// placed returns err with the place of the wrong setting before it.
 func placed(err error, origins map[string]origin) error {
 	var e *config.Error
 	if !errors.As(err, &e) {
@@ -112,8 +112,8 @@ func (p *program) variable(flag string) (name, value string) {
 	return name, value
 }
 
-// fromVariable returns a variable's value as the file would give it. Headers may
-// contain commas, so a variable gives exactly one header.
+// fromVariable returns the value of a variable in the form of a value of the file. Headers
+// may contain commas, so a variable has exactly one header.
 func fromVariable(f *pflag.Flag, value string) any {
 	if f.Value.Type() == "stringArray" {
 		return []string{value}
@@ -121,21 +121,20 @@ func fromVariable(f *pflag.Flag, value string) any {
 	return value
 }
 
-// fits returns an error if a flag of this kind does not accept the value. It does
-// not change the flag.
-func fits(f *pflag.Flag, value, where string) error {
+// checkValue returns an error if the flag does not accept the value. It does not change the flag.
+func checkValue(f *pflag.Flag, value, where string) error {
 	scratch := settingFlags()
 	if err := scratch.Set(f.Name, value); err != nil {
 		if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-			return fmt.Errorf("%s: %s", where, because(invalid))
+			return fmt.Errorf("%s: %s", where, invalidValue(invalid))
 		}
 		return fmt.Errorf("%s: %w", where, err)
 	}
 	return nil
 }
 
-// readFile reads nodectl's own configuration file, strictly: every key is a setting,
-// occurs once and has a value that its flag accepts. places holds file:line by key.
+// readFile reads nodectl's own configuration file. It returns an error for an unknown key, a
+// key that occurs twice, and a value that its flag does not accept. places holds file:line by key.
 func (p *program) readFile(path string, data []byte) (values map[string]any, places map[string]string, err error) {
 	values, places = map[string]any{}, map[string]string{}
 	var doc yaml.Node
@@ -177,7 +176,7 @@ func fileValue(f *pflag.Flag, node *yaml.Node, path string) (any, error) {
 	list := strings.HasPrefix(f.Value.Type(), "string") && f.Value.Type() != "string"
 	switch {
 	case node.Kind == yaml.ScalarNode && node.Tag != "!!null":
-		if err := fits(f, node.Value, where); err != nil {
+		if err := checkValue(f, node.Value, where); err != nil {
 			return nil, err
 		}
 		if list {

@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/config"
 )
 
-// readFiles returns the values of all files: nodectl's own, and with lower priority a
-// KubeletConfiguration with its drop-ins. The kubelet's flags are among them.
+// readFiles returns the values of nodectl's own file, and with lower priority those of a
+// KubeletConfiguration with its drop-ins. The values of the kubelet's flags are included.
 func (p *program) readFiles() (values map[string]any, places map[string]origin, err error) {
 	path, data, kubelet, err := p.ownFile()
 	if err != nil {
@@ -28,7 +28,7 @@ func (p *program) readFiles() (values map[string]any, places map[string]origin, 
 		places[key] = origin{"file", where}
 	}
 	if kubelet.Where != "" {
-		other := p.earlier("kubelet-config", values)
+		other := p.earlyValue("kubelet-config", values)
 		if other != "" {
 			return nil, nil, fmt.Errorf("%s and %s both name a KubeletConfiguration: give one", kubelet.Where, p.place("kubelet-config", places))
 		}
@@ -57,9 +57,9 @@ func (p *program) readFiles() (values map[string]any, places map[string]origin, 
 	return values, places, nil
 }
 
-// ownFile returns nodectl's own configuration file. If the named file is a
-// KubeletConfiguration, it sets kubeletFile, returns the origin of the name in kubelet,
-// and returns the default file instead. Only a named file must exist.
+// ownFile returns nodectl's own configuration file. If the user named a KubeletConfiguration,
+// it sets kubeletFile, returns in kubelet where the user named it, and returns the default
+// file. A file that the user named must exist; the default file need not.
 func (p *program) ownFile() (path string, data []byte, kubelet origin, err error) {
 	type place struct {
 		path string
@@ -93,9 +93,9 @@ func (p *program) ownFile() (path string, data []byte, kubelet origin, err error
 	return "", nil, kubelet, nil
 }
 
-// earlier returns the value of a setting before all files are read: from a flag, a
+// earlyValue returns the value of a setting before all files are read: from a flag, a
 // variable or nodectl's own file.
-func (p *program) earlier(key string, values map[string]any) string {
+func (p *program) earlyValue(key string, values map[string]any) string {
 	if f := p.settings.Lookup(key); f.Changed {
 		return f.Value.String()
 	}
@@ -120,11 +120,11 @@ func (p *program) place(key string, places map[string]origin) string {
 // readKubelet reads the KubeletConfiguration, its drop-ins and the kubelet's flags.
 func (p *program) readKubelet(values map[string]any) (config.Layer, error) {
 	var docs []config.Document
-	names, err := dropIns(p.earlier("config-dir", values))
+	names, err := dropIns(p.earlyValue("config-dir", values))
 	if err != nil {
 		return config.Layer{}, fmt.Errorf("read drop-ins: %w", err)
 	}
-	if file := p.earlier("kubelet-config", values); file != "" {
+	if file := p.earlyValue("kubelet-config", values); file != "" {
 		names = append([]string{file}, names...)
 	}
 	for _, name := range names {
@@ -139,8 +139,8 @@ func (p *program) readKubelet(values map[string]any) (config.Layer, error) {
 	return config.ReadKubelet(docs, p.kubeletFields())
 }
 
-// dropIns returns the files of a directory of drop-ins in the order they are
-// merged in: by the bytes of their names (C-1.44.1).
+// dropIns returns the files of a directory of drop-ins in the order in which they are merged:
+// by the bytes of their names (C-1.44.1).
 func dropIns(dir string) (names []string, err error) {
 	if dir == "" {
 		return nil, nil

@@ -16,13 +16,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// configView is config view -o json.
+// configView is the output of config view -o json.
 type configView struct {
 	ui.Document
 	Settings []setting `json:"settings"`
 }
 
-// setting is one value and where it came from.
+// setting is a setting with its value and its origin.
 type setting struct {
 	Key   string `json:"key"`
 	Value any    `json:"value"`
@@ -77,7 +77,7 @@ func needsSubcommand(cmd *cobra.Command, args []string) error {
 	return unknownCommand(cmd, args[0])
 }
 
-// view returns every setting by the order of config.Config's fields.
+// view returns every setting in the order of the fields of config.Config.
 func (p *program) view() []setting {
 	cfg := p.cfg
 	if len(cfg.Filename) == 0 {
@@ -107,7 +107,7 @@ func (p *program) view() []setting {
 	return all
 }
 
-// withoutSecrets returns a URL without secrets, as in all messages.
+// withoutSecrets returns a URL in the form that all messages use: without secrets.
 func withoutSecrets(url string) string {
 	s, err := sourcehttp.New(sourcehttp.Config{URL: url})
 	if err != nil {
@@ -116,7 +116,7 @@ func withoutSecrets(url string) string {
 	return strings.TrimPrefix(s.Name(), "http:")
 }
 
-// redactHeaders keeps names and hides values: they are often credentials.
+// redactHeaders keeps the names of headers and hides their values, which are often credentials.
 func redactHeaders(headers []string) []string {
 	var all []string
 	for _, h := range headers {
@@ -126,8 +126,7 @@ func redactHeaders(headers []string) []string {
 	return all
 }
 
-// settingsYAML returns settings as a configuration file. Origins are comments,
-// so that the text can be used as one.
+// settingsYAML returns settings as a configuration file, with their origins as comments.
 func settingsYAML(settings []setting, origins bool) (string, error) {
 	var b strings.Builder
 	var rows [][2]string
@@ -157,5 +156,5 @@ func firstLine(s string) string {
 	return first
 }
 
-// String says where a value comes from: "file /etc/nodectl/config.yaml:3".
+// String returns the place of a value: "file /etc/nodectl/config.yaml:3".
 func (o origin) String() string { return strings.TrimSpace(o.Kind + " " + o.Where) }

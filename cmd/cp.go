@@ -43,7 +43,7 @@ nothing outside TO. It fails if the files together exceed --max-size.`,
 		if err != nil || most.Sign() <= 0 {
 			return usage(cmd, fmt.Errorf("--max-size: %q is not a size such as 10Gi", *maxSize))
 		}
-		from, to := placeOf(args[0]), placeOf(args[1])
+		from, to := parseSide(args[0]), parseSide(args[1])
 		if (from.pod == "") == (to.pod == "") {
 			return usage(cmd, errors.New("exactly one of FROM and TO must be in a container: POD:PATH"))
 		}
@@ -52,14 +52,14 @@ nothing outside TO. It fails if the files together exceed --max-size.`,
 		if err != nil {
 			return err
 		}
-		there := from
+		remote := from
 		if from.pod == "" {
-			there = to
+			remote = to
 		}
-		if there.path == "" {
-			return usage(cmd, errors.New(there.pod+": the path is empty"))
+		if remote.path == "" {
+			return usage(cmd, errors.New(remote.pod+": the path is empty"))
 		}
-		it, err := p.findPod(cmd.Context(), c, *namespace, there.pod)
+		it, err := p.findPod(cmd.Context(), c, *namespace, remote.pod)
 		if err != nil {
 			return err
 		}
@@ -78,19 +78,19 @@ nothing outside TO. It fails if the files together exceed --max-size.`,
 	return cmd
 }
 
-// place is one side of cp.
-type place struct{ pod, path string }
+// copySide is FROM or TO of cp. A local path has no pod.
+type copySide struct{ pod, path string }
 
-// placeOf reads POD:PATH. Text that begins like a path is a local path, as ./a:b.
-func placeOf(text string) place {
+// parseSide reads POD:PATH. A text that begins like a path, such as ./a:b, is a local path.
+func parseSide(text string) copySide {
 	pod, at, ok := strings.Cut(text, ":")
 	if !ok || strings.HasPrefix(text, "/") || strings.HasPrefix(text, ".") || pod == "" || strings.Count(pod, "/") > 1 || filepath.VolumeName(text) != "" {
-		return place{path: text}
+		return copySide{path: text}
 	}
-	return place{pod, at}
+	return copySide{pod, at}
 }
 
-// notCopied returns an error of a client.Copier as the end of the command.
+// notCopied returns the error of the command for an error of a client.Copier.
 func notCopied(err error, most string) error {
 	if large, ok := errors.AsType[*client.TooLargeError](err); ok {
 		return failed(exitFailure, large, "--max-size allows more than "+most)

@@ -20,7 +20,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// deleteFlags are those of delete.
 type deleteFlags struct {
 	endpoint   *endpoint
 	namespace  *string
@@ -37,8 +36,8 @@ func (p *program) deleteCommand() *cobra.Command {
 		Short: "Delete pods or volumes",
 		Long: `Delete pods. If a source still contains the pod, the agent starts a new instance
 of it, and delete prints where its manifest is: remove that to keep the pod
-deleted. Delete a pod of an API server there. With -f, delete the pods of these
-manifests, and those of their workloads.`,
+deleted. Delete a pod of an API server with kubectl instead. With -f, delete the
+pods of these manifests, and the pods of their workloads.`,
 		Example: `  nodectl delete web
   nodectl delete pod/web --now
   nodectl delete -f manifests/
@@ -73,7 +72,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 		args = args[1:]
 	}
 	if len(args) > 1 && suggest.Similar(args[0], []string{"volume", "volumes"}) != "" {
-		return unknownCommand(cmd, args[0]) // a pod of such a name is pod/NAME
+		return unknownCommand(cmd, args[0]) // to delete a pod of such a name, write pod/NAME
 	}
 	if ofWorkloads(args) {
 		return failed(exitUsage, errors.New("delete removes pods and volumes: remove "+strings.Join(args, " ")+" from its manifest"), "nodectl scale --replicas=0 stops the pods of a workload")
@@ -94,11 +93,11 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 			return err
 		}
 	}
-	wanted := map[pod.Key]string{}
+	desired := map[pod.Key]string{}
 	if c.Local() {
-		wanted = wantedPods(ctx, c)
+		desired = desiredPods(ctx, c)
 	}
-	all, err := c.Pods(ctx) // last, so that pods are as they were when the user asked to delete them
+	all, err := c.Pods(ctx) // the last request before the deletions: waitFor compares with these pods
 	if err != nil {
 		return unanswered(err)
 	}
@@ -119,7 +118,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 		if err := p.out.print("pod/" + ui.Clean(it.Name) + " deleted\n"); err != nil {
 			return err
 		}
-		if from := wanted[pod.KeyOf(it)]; from != "" {
+		if from := desired[pod.KeyOf(it)]; from != "" {
 			p.say(p.err.Notice("pod " + pod.KeyOf(it).String() + " starts again: it is in " + from + "; remove it there to keep it deleted"))
 		}
 	}
@@ -131,7 +130,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 	return ended(code)
 }
 
-// seconds returns the grace period of the flags; nil is the pod's own.
+// seconds returns the grace period that the flags set, or nil for the pod's own.
 func (f *deleteFlags) seconds(cmd *cobra.Command) (*int64, error) {
 	grace, err := gracePeriod(cmd, f.grace)
 	switch {
@@ -168,7 +167,7 @@ func (p *program) podsNamed(all []v1.Pod, namespace string, names []string, igno
 }
 
 // readManifests reads the manifests of -f, prints their problems, and returns the exit code
-// for these.
+// for the problems.
 func (p *program) readManifests(ctx context.Context) (*podconfig.Merged, int, error) {
 	state, _, err := p.look(slog.LevelWarn).Manifests(ctx, nil)
 	if err != nil {
@@ -177,8 +176,8 @@ func (p *program) readManifests(ctx context.Context) (*podconfig.Merged, int, er
 	return state, p.printProblems(state, true), nil
 }
 
-// podsOfFiles returns the pods of the manifests of -f that exist, and the exit code, which
-// counts missing ones too.
+// podsOfFiles returns the existing pods of the manifests of -f. It reports missing pods, and
+// returns the exit code for these and for code.
 func (p *program) podsOfFiles(state *podconfig.Merged, code int, all []v1.Pod, ignore bool) ([]*v1.Pod, int) {
 	here := map[pod.Key]*v1.Pod{}
 	for i := range all {
@@ -197,23 +196,23 @@ func (p *program) podsOfFiles(state *podconfig.Merged, code int, all []v1.Pod, i
 	return pods, code
 }
 
-// withWorkloads adds the pods of the workloads in the manifests of -f, and returns the exit code,
-// which counts missing workloads too.
+// withWorkloads adds the pods of the workloads in the manifests of -f. It reports missing
+// workloads, and returns the exit code for these and for code.
 func (p *program) withWorkloads(ctx context.Context, c *client.Client, state *podconfig.Merged, pods []*v1.Pod, code int, here []v1.Pod, ignore bool) ([]*v1.Pod, int, error) {
-	var wanted []*pod.Object
+	var workloads []*pod.Object
 	for o := range state.Objects.All() {
 		if pod.IsWorkload(o.Kind) {
-			wanted = append(wanted, o)
+			workloads = append(workloads, o)
 		}
 	}
-	if len(wanted) == 0 {
+	if len(workloads) == 0 {
 		return pods, code, nil
 	}
 	all, err := p.workloads(ctx, c, "", false)
 	if err != nil {
 		return nil, code, err
 	}
-	for _, o := range wanted {
+	for _, o := range workloads {
 		k, _ := workloadKindOf(o.Kind)
 		w, err := oneWorkload(all, k, o.Namespace, o.Name)
 		if err != nil {
@@ -232,13 +231,13 @@ func (p *program) withWorkloads(ctx context.Context, c *client.Client, state *po
 	return pods, code, nil
 }
 
-// sourcesAnswer is how long wantedPods waits for the agent's set of desired pods.
-const sourcesAnswer = 2 * time.Second
+// sourcesPatience is how long desiredPods waits for the agent's set of desired pods.
+const sourcesPatience = 2 * time.Second
 
-// wantedPods returns the desired pods with the place of each manifest. It returns the partial
-// result if the agent does not answer in time.
-func wantedPods(ctx context.Context, c *client.Client) map[pod.Key]string {
-	ctx, cancel := context.WithTimeout(ctx, sourcesAnswer)
+// desiredPods returns the desired pods with the place of each manifest. If the agent does not
+// answer in time, it returns the pods that it has received.
+func desiredPods(ctx context.Context, c *client.Client) map[pod.Key]string {
+	ctx, cancel := context.WithTimeout(ctx, sourcesPatience)
 	defer cancel()
 	all := map[pod.Key]string{}
 	for line, err := range c.Lines(ctx, "/v1/updates", url.Values{"mode": {"snapshot"}, "max": {"1"}}) {

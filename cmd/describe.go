@@ -167,7 +167,8 @@ func (p *program) describePods(cmd *cobra.Command, c *client.Client, namespace, 
 	return nil
 }
 
-// describeWorkloads describes workloads of one kind by name, or all that the labels select.
+// describeWorkloads describes the named workloads of one kind, or without names all that the
+// selector matches.
 func (p *program) describeWorkloads(cmd *cobra.Command, c *client.Client, k workloadKind, namespace, selector string, names []string, events bool) error {
 	ctx := cmd.Context()
 	labelled, err := labels.Parse(selector)

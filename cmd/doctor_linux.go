@@ -14,13 +14,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// doctorReport is doctor -o json.
+// doctorReport is the output of doctor -o json.
 type doctorReport struct {
 	ui.Document
-	Healthy  bool             `json:"healthy"` // nothing blocks
+	Healthy  bool             `json:"healthy"` // no finding blocks
 	Checked  int              `json:"checked"`
 	Findings []doctor.Finding `json:"findings"`
-	// Benchmark and CIS are there with --cis.
+	// Benchmark and CIS are set with --cis.
 	Benchmark string          `json:"benchmark,omitempty"`
 	CIS       []doctor.Result `json:"cis,omitempty"`
 }
@@ -51,7 +51,7 @@ Benchmark for worker nodes, each with its evidence.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f := doctor.Look(cmd.Context(), p.look(slog.LevelWarn).DoctorConfig(p.configFiles, p.origins["node-name"].Kind != "default"), time.Now())
 		f.Runtime = p.look(slog.LevelWarn).AskRuntime(cmd.Context())
-		if f.UID == 0 { // only root can see the owner of a cgroup
+		if f.UID == 0 { // only root can read the owner of a cgroup
 			f.Cgroup.Foreign = agent.ForeignCgroup(p.cfg, f.Runtime.Systemd || !f.Runtime.Driver && !f.Runtime.Bundled && f.Systemd)
 		}
 		if cmd.Context().Err() != nil {

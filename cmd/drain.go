@@ -13,7 +13,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// drainFlags are those of drain.
 type drainFlags struct {
 	endpoint *endpoint
 	grace    time.Duration

@@ -13,8 +13,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// Commands that act on the machine or use its runtime need Linux. Elsewhere they are
-// listed and return an error. Commands that only read sources or ask an agent work.
+// Commands that act on the machine or use its runtime need Linux. On other systems the help
+// lists them, and they return an error. Commands that only read sources or ask an agent work.
 
 func (p *program) serveCommand() *cobra.Command {
 	return onLinux("serve", "Run the pods of sources, and keep them in sync")
@@ -56,8 +56,8 @@ func (p *program) deleteVolumeCommand() *cobra.Command {
 	return onLinux("volume", "Remove volumes that claims are bound to, with their content")
 }
 
-// onLinux returns a command that works on Linux only. It accepts any flags, so that the
-// error is about the system.
+// onLinux returns a command that works on Linux only. It accepts any flags: its error must
+// name the system, not a flag.
 func onLinux(name, short string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,

@@ -23,7 +23,7 @@ type endpoint struct {
 	authority, cert, secret string
 }
 
-// endpointFlags are the flags of an endpoint.
+// endpointFlags names the flags of an endpoint.
 func endpointFlags() []string {
 	return []string{"server", "certificate-authority", "client-certificate", "client-key", "token-file"}
 }
@@ -43,7 +43,7 @@ func (p *program) addEndpoint(cmd *cobra.Command) *endpoint {
 	return r
 }
 
-// client returns a client of the agent, whether that runs or not.
+// client returns a client of the agent, even if the agent does not run.
 func (r *endpoint) client() (*client.Client, error) {
 	if r.server == "" {
 		for i, value := range []string{r.server, r.authority, r.cert, r.secret, r.token} {
@@ -66,8 +66,8 @@ func (r *endpoint) client() (*client.Client, error) {
 	return c, nil
 }
 
-// agent returns a client of the agent of --root-dir over its socket, whether that runs
-// or not.
+// agent returns a client of the agent of --root-dir over its socket, even if the agent does
+// not run.
 func (p *program) agent() *client.Client {
 	socket := p.cfg.SocketPath()
 	c, err := client.New(client.Config{
@@ -80,7 +80,7 @@ func (p *program) agent() *client.Client {
 	return c
 }
 
-// unanswered returns an error of the client as the end of a command.
+// unanswered returns the error of a command for an error of the client, with a hint. nil stays nil.
 func unanswered(err error) error {
 	var ended *exit
 	absent, gone := errors.AsType[*client.AbsentError](err)

@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// eventFlags are those of events, which are those of get events.
+// eventFlags are the flags of events and of get events.
 type eventFlags struct {
 	*listing
 	endpoint  *endpoint
@@ -36,8 +36,8 @@ func (p *program) eventsOf(name string, aliases []string) *cobra.Command {
 		Use:     name,
 		Aliases: aliases,
 		Short:   "Show events of the node and its pods",
-		Long: `Show the events of the node and its pods that the agent has kept, the newest
-last. This works with and without an API server.`,
+		Long: `Show the events that the agent keeps of the node, its pods, workloads and
+Services, the newest last. This works with and without an API server.`,
 		Args: noArgs,
 		Example: `  nodectl events
   nodectl events --for pod/web --types Warning
@@ -59,7 +59,7 @@ last. This works with and without an API server.`,
 }
 
 func (p *program) events(cmd *cobra.Command, f eventFlags) error {
-	wants, err := f.wants()
+	selects, err := f.filter()
 	if err != nil {
 		return usage(cmd, err)
 	}
@@ -73,10 +73,10 @@ func (p *program) events(cmd *cobra.Command, f eventFlags) error {
 	if err != nil {
 		return unanswered(err)
 	}
-	seen := map[string]string{} // the printed count of each event, by UID or name
+	seen := map[string]string{} // the last text of each event, by eventKey
 	all = slices.DeleteFunc(all, func(e v1.Event) bool {
 		seen[eventKey(&e)] = eventText(&e)
-		return !wants(&e)
+		return !selects(&e)
 	})
 	slices.SortStableFunc(all, func(a, b v1.Event) int { return ui.EventTime(a).Compare(ui.EventTime(b)) })
 	if f.sortBy != "" {
@@ -100,7 +100,7 @@ func (p *program) events(cmd *cobra.Command, f eventFlags) error {
 		}
 		e := change.Object
 		key, text := eventKey(e), eventText(e)
-		if change.Type == "DELETED" || seen[key] == text || !wants(e) {
+		if change.Type == "DELETED" || seen[key] == text || !selects(e) {
 			continue
 		}
 		seen[key] = text
@@ -116,12 +116,12 @@ func (p *program) events(cmd *cobra.Command, f eventFlags) error {
 
 func eventKey(e *v1.Event) string { return e.Namespace + "/" + e.Name + "/" + string(e.UID) }
 
-// eventText returns the text that distinguishes two versions of an event for a reader.
+// eventText returns the fields of an event whose change is printed as a new line.
 func eventText(e *v1.Event) string {
 	return e.Reason + "\x00" + e.Message + "\x00" + ui.EventTime(*e).String()
 }
 
-// showEvents prints events that have all been read.
+// showEvents prints a complete list of events.
 func (p *program) showEvents(f eventFlags, all []v1.Event) error {
 	var names strings.Builder
 	for i := range all {
@@ -133,7 +133,7 @@ func (p *program) showEvents(f eventFlags, all []v1.Event) error {
 		func(all []v1.Event) ui.Grid { return ui.EventGrid(all, f.columns, now) })
 }
 
-// followEvents prints events of a stream.
+// followEvents prints events of a stream, in the order of their arrival.
 func (p *program) followEvents(f eventFlags, flow *ui.Flow, all []v1.Event) error {
 	if f.format.Table() {
 		return p.out.print(flow.Rows(ui.EventGrid(all, f.columns, time.Now())))
@@ -151,8 +151,8 @@ func (p *program) followEvents(f eventFlags, flow *ui.Flow, all []v1.Event) erro
 	return nil
 }
 
-// wants returns the filter of the flags.
-func (f eventFlags) wants() (func(*v1.Event) bool, error) {
+// filter returns a function that reports whether the flags select an event.
+func (f eventFlags) filter() (func(*v1.Event) bool, error) {
 	for _, t := range f.types {
 		if !strings.EqualFold(t, v1.EventTypeNormal) && !strings.EqualFold(t, v1.EventTypeWarning) {
 			return nil, errors.New("--types: " + t + " is neither Normal nor Warning")
@@ -168,7 +168,7 @@ func (f eventFlags) wants() (func(*v1.Event) bool, error) {
 	case slices.Contains([]string{"node", "nodes", "no"}, kind):
 		kind = "Node"
 	default:
-		return nil, errors.New("--for " + f.about + ": only pods and the node have events")
+		return nil, errors.New("--for " + f.about + ": must be a pod or the node")
 	}
 	suffix := "-" + strings.ToLower(f.endpoint.p.cfg.NodeName)
 	return func(e *v1.Event) bool {
@@ -183,7 +183,7 @@ func (f eventFlags) wants() (func(*v1.Event) bool, error) {
 	}, nil
 }
 
-// eventsAbout returns the events of a pod or a node, if the agent answers.
+// eventsAbout returns the events of one object, the oldest first. A UID of "" matches any.
 func eventsAbout(ctx context.Context, c *client.Client, kind, namespace, name, uid string) ([]v1.Event, error) {
 	all, err := c.Events(ctx)
 	all = slices.DeleteFunc(all, func(e v1.Event) bool {

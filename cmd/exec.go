@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// streamFlags are those of exec and attach.
+// streamFlags are the flags of exec and attach.
 type streamFlags struct {
 	endpoint   *endpoint
 	namespace  *string
@@ -105,8 +105,8 @@ func hasTerminal(it *v1.Pod, container string) bool {
 // errDetached ends a stream after the detach keys.
 var errDetached = errors.New("detached")
 
-// stream finds the container, sets the terminal up, and runs a stream. It always
-// restores the terminal.
+// stream finds the container, sets up the terminal, and calls run. It always restores the
+// terminal.
 func (p *program) stream(cmd *cobra.Command, f *streamFlags, name string, run func(context.Context, *client.Client, *v1.Pod, string, client.Streams) error) error {
 	keys, err := parseKeys(f.detach)
 	if err != nil {
@@ -160,7 +160,8 @@ func (p *program) stream(cmd *cobra.Command, f *streamFlags, name string, run fu
 	return p.streamEnd(err, it, container)
 }
 
-// streamEnd returns the end of the command for the end of a stream.
+// streamEnd returns the error of the command for the error with which a stream ended. A command
+// in a container sets the exit code.
 func (p *program) streamEnd(err error, it *v1.Pod, container string) error {
 	ended, code := errors.AsType[*client.ExitError](err)
 	switch {
@@ -178,12 +179,12 @@ func (p *program) streamEnd(err error, it *v1.Pod, container string) error {
 
 // detacher reads standard input until the detach keys.
 type detacher struct {
-	in     io.Reader
-	keys   []byte
-	detach func()
-	at     int // number of detach keys pressed so far
-	rest   []byte
-	left   bool
+	in      io.Reader
+	keys    []byte
+	detach  func()
+	pressed int    // how many detach keys were pressed in a row
+	rest    []byte // input that Read has not returned yet
+	left    bool   // all detach keys were pressed
 }
 
 // Read implements io.Reader.
@@ -196,16 +197,16 @@ func (d *detacher) Read(p []byte) (int, error) {
 		buf := make([]byte, len(p))
 		n, err := d.in.Read(buf)
 		for _, b := range buf[:n] {
-			if b == d.keys[d.at] {
-				if d.at++; d.at == len(d.keys) {
-					d.left = true // the earlier keys are passed on first
+			if b == d.keys[d.pressed] {
+				if d.pressed++; d.pressed == len(d.keys) {
+					d.left = true // Read returns the input before the detach keys first
 					break
 				}
 				continue
 			}
-			d.rest = append(d.rest, d.keys[:d.at]...)
-			if d.at = 0; b == d.keys[0] {
-				d.at = 1
+			d.rest = append(d.rest, d.keys[:d.pressed]...)
+			if d.pressed = 0; b == d.keys[0] {
+				d.pressed = 1
 				continue
 			}
 			d.rest = append(d.rest, b)
@@ -219,7 +220,7 @@ func (d *detacher) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// parseKeys reads keys as docker names them: ctrl-p,ctrl-q, or single characters.
+// parseKeys reads keys in docker's notation: ctrl-p,ctrl-q, or single characters.
 func parseKeys(text string) (keys []byte, err error) {
 	if text == "" {
 		return nil, nil

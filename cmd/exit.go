@@ -28,7 +28,7 @@ const (
 	exitPod      = 9 // runonce: a pod failed
 )
 
-// exit is the end of a command. Without err there is nothing left to print.
+// exit is the error with which a command ends. Without err, end prints nothing.
 type exit struct {
 	code  int
 	err   error
@@ -44,7 +44,7 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// failed returns err as the end of a command; nil stays nil.
+// failed returns err with the exit code and the hints of the command; nil stays nil.
 func failed(code int, err error, hints ...string) error {
 	if err == nil {
 		return nil
@@ -52,7 +52,7 @@ func failed(code int, err error, hints ...string) error {
 	return &exit{code: code, err: err, hints: hints}
 }
 
-// ended returns the end of a command with nothing left to print: nil for 0.
+// ended returns an error with an exit code and no text; nil for exitOK.
 func ended(code int) error {
 	if code == exitOK {
 		return nil
@@ -60,7 +60,7 @@ func ended(code int) error {
 	return &exit{code: code}
 }
 
-// worst returns the code that counts when several apply.
+// worst returns the exit code of a command to which several apply.
 func worst(codes ...int) int {
 	for _, c := range []int{exitRuntime, exitSource, exitRejected, exitPod, exitTimeout, exitChanges} {
 		if slices.Contains(codes, c) {
@@ -112,7 +112,7 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 	return otherFailure(cmd)
 }
 
-// otherFailure returns the exit code of a failure that has none of its own.
+// otherFailure returns the exit code of an error that sets no code.
 func otherFailure(cmd *cobra.Command) int {
 	if cmd != nil && cmd.Name() == "merge" {
 		return exitMerge
@@ -120,13 +120,13 @@ func otherFailure(cmd *cobra.Command) int {
 	return exitFailure
 }
 
-// waits reports whether a command waits until the user interrupts it. The exit code of
-// these is the signal's, whatever error they return.
+// waits reports whether a signal decides the exit code of a command, whatever error the command
+// returns. These commands wait for a container or an agent.
 func waits(cmd *cobra.Command) bool {
 	return slices.Contains([]string{"attach", "cp", "delete", "exec", "restart", "wait"}, cmd.Name())
 }
 
-// usage returns an error of the command line, with a hint to the help.
+// usage returns an error of the command line, with the hint to read the help.
 func usage(cmd *cobra.Command, err error) error {
 	return failed(exitUsage, err, "see '"+cmd.CommandPath()+" --help'")
 }
@@ -145,7 +145,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		})
 		text := err.Error()
 		if given := cmd.Flags().Args(); cmd.HasAvailableSubCommands() && len(given) > 0 {
-			return unknownCommand(cmd, given[0]) // the flag may well be one of the command that was meant
+			return unknownCommand(cmd, given[0]) // the flag may belong to the command that the user meant
 		}
 		if unknown.GetSpecifiedShortnames() == "" {
 			text = "unknown flag --" + unknown.GetSpecifiedName()
@@ -161,13 +161,13 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 		return usage(cmd, errors.New(text))
 	case errors.As(err, &invalid):
-		return usage(cmd, errors.New("--"+invalid.GetFlag().Name+": "+because(invalid)))
+		return usage(cmd, errors.New("--"+invalid.GetFlag().Name+": "+invalidValue(invalid)))
 	}
 	return usage(cmd, err)
 }
 
-// because explains why a value does not fit its flag.
-func because(e *pflag.InvalidValueError) string {
+// invalidValue explains why a flag does not accept a value.
+func invalidValue(e *pflag.InvalidValueError) string {
 	value := `"` + e.GetValue() + `"`
 	switch e.GetFlag().Value.Type() {
 	case "duration":
@@ -183,7 +183,7 @@ func because(e *pflag.InvalidValueError) string {
 	return value + ": " + e.Unwrap().Error()
 }
 
-// unknownCommand returns the error for an unknown command, with similar ones.
+// unknownCommand returns the error for an unknown command. It suggests a similar one.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	var known []string
 	for _, c := range cmd.Commands() {

@@ -53,8 +53,7 @@ func (p *program) findPod(ctx context.Context, c *client.Client, namespace, name
 	return onePod(parsed, all)
 }
 
-// containers names the containers of a pod: regular ones, then init and ephemeral
-// ones.
+// containers returns the names of the containers of a pod.
 func containers(it *v1.Pod) (regular, init, ephemeral []string) {
 	for i := range it.Spec.Containers {
 		regular = append(regular, it.Spec.Containers[i].Name)
@@ -68,8 +67,8 @@ func containers(it *v1.Pod) (regular, init, ephemeral []string) {
 	return regular, init, ephemeral
 }
 
-// container returns the named container, else the one of the annotation, else the
-// first; it prints a notice if there are others.
+// container returns the named container. Without a name it returns that of the annotation, or
+// else the first one, and then prints a notice if the pod has others.
 func (p *program) container(it *v1.Pod, name string) (string, error) {
 	regular, init, ephemeral := containers(it)
 	all := slices.Concat(regular, init, ephemeral)

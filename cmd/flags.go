@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/config"
 )
 
-// globalSettings names the settings every command takes.
+// globalSettings names the settings of every command.
 func globalSettings() []string {
 	return []string{"cgroup-root", "color", "config", "log-level", "node-name", "pod-logs-dir", "root-dir", "run-dir", "runtime-endpoint"}
 }
@@ -27,7 +27,7 @@ func clusterSettings() []string {
 	return []string{"kubeconfig", "etcd-endpoints", "etcd-prefix", "etcd-cacert", "etcd-cert", "etcd-key", "etcd-user", "etcd-password-file"}
 }
 
-// serveSettings names serve's own.
+// serveSettings names the settings that only serve uses.
 func serveSettings() []string {
 	return slices.Concat([]string{"kubelet-dir", "offline-start", "workloads", "insecure-manifest-permissions", "image-gc-high-threshold", "image-gc-low-threshold",
 		"minimum-image-ttl-duration", "maximum-image-ttl-duration", "eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim",
@@ -49,7 +49,7 @@ func tcpSettings() []string {
 		"authentication-token-webhook-cache-ttl", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl"}
 }
 
-// kubeletSettings names the settings that a machine with a kubelet's setup needs.
+// kubeletSettings names the settings for a machine that was set up for a kubelet.
 func kubeletSettings() []string {
 	return []string{"kubelet-config", "config-dir", "logging-format", "log-split-stream", "oom-score-adj", "max-open-files", "volume-stats-agg-period", "volume-health", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
 }
@@ -79,7 +79,7 @@ func settingFlags() *pflag.FlagSet {
 	d := config.Default()
 	f := pflag.NewFlagSet("settings", pflag.ContinueOnError)
 	f.String("config", config.DefaultFile, "config file")
-	f.String("log-level", d.LogLevel, "error, warn, info (serve's) or debug")
+	f.String("log-level", d.LogLevel, "error, warn, info (default of serve) or debug")
 	f.Bool("log-split-stream", d.LogSplitStream, "write the log of serve to standard output, and only its errors to standard error")
 	f.String("logging-format", d.LoggingFormat, "format of the log: text, or json with the kubelet's keys")
 	f.String("color", d.Color, "auto, always or never")
@@ -124,7 +124,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Int("max-parallel-image-pulls", d.MaxParallelImagePulls, "how many images are pulled from one registry at once")
 	f.Int("registry-qps", d.RegistryQPS, "image pulls per second from all registries; 0 means no limit")
 	f.Int("registry-burst", d.RegistryBurst, "burst of image pulls")
-	f.String("image-pull-credentials-verification-policy", d.ImageVerificationPolicy, "which present images a pod may use only with credentials that pulled them: NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify")
+	f.String("image-pull-credentials-verification-policy", d.ImageVerificationPolicy, "which images of the node a pod may use only with the credentials that pulled them: NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify")
 	f.StringSlice("preloaded-images-verification-allowlist", d.ImageVerificationAllowlist, "images that NeverVerifyAllowlistedImages exempts: registry/path, or registry/*")
 	f.Int("image-gc-high-threshold", d.ImageGCHighThreshold, "disk usage in percent from which unused images are removed; 100 means never")
 	f.Int("image-gc-low-threshold", d.ImageGCLowThreshold, "disk usage in percent down to which unused images are removed")
@@ -132,7 +132,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Duration("maximum-image-ttl-duration", d.ImageMaximumGCAge, "how long an image may be unused before it is removed; 0 means without limit")
 	f.Duration("shutdown-grace-period", d.ShutdownGracePeriod, "how long a shutdown of the machine waits for pods; 0 means it does not wait")
 	f.Duration("shutdown-grace-period-critical-pods", d.ShutdownGracePeriodCriticalPods, "the part of --shutdown-grace-period for critical pods")
-	f.StringSlice("shutdown-grace-period-by-pod-priority", d.ShutdownGracePeriodByPriority, "the same for each class of priorities: PRIORITY=TIME,...")
+	f.StringSlice("shutdown-grace-period-by-pod-priority", d.ShutdownGracePeriodByPriority, "how long a shutdown waits for pods of this priority and above: PRIORITY=TIME,...")
 	f.String("image-credential-provider-config", d.ImageCredentialProviderConfig, "the kubelet's CredentialProviderConfig, or a directory of them")
 	f.String("image-credential-provider-bin-dir", d.ImageCredentialProviderBinDir, "directory of the credential provider programs")
 	f.String("pod-cidr", d.PodCIDR, "pod network of the bundled runtime")
@@ -165,9 +165,9 @@ func settingFlags() *pflag.FlagSet {
 	f.Int("event-qps", d.EventQPS, "events per second; 0 means no limit")
 	f.Int("event-burst", d.EventBurst, "burst of events")
 	f.StringSlice("eviction-hard", d.EvictionHard, "thresholds below which the node removes unused data, then evicts pods: memory.available<100Mi,...")
-	f.StringSlice("eviction-soft", d.EvictionSoft, "thresholds that have to be met for a grace period: memory.available<1Gi,...")
+	f.StringSlice("eviction-soft", d.EvictionSoft, "thresholds that evict pods once met for a grace period: memory.available<1Gi,...")
 	f.StringSlice("eviction-soft-grace-period", d.EvictionSoftGracePeriod, "grace periods of soft thresholds: memory.available=1m30s,...")
-	f.StringSlice("eviction-minimum-reclaim", d.EvictionMinimumReclaim, "how much more than a threshold is made available: imagefs.available=2Gi,...")
+	f.StringSlice("eviction-minimum-reclaim", d.EvictionMinimumReclaim, "amount to free beyond a threshold: imagefs.available=2Gi,...")
 	f.Int("eviction-max-pod-grace-period", d.EvictionMaxPodGracePeriod, "maximum grace period of a pod that a soft threshold evicts, in seconds")
 	f.Duration("eviction-pressure-transition-period", d.PressureTransitionPeriod, "how long a pressure condition stays true after the pressure ends")
 	f.Bool("kernel-memcg-notification", d.KernelMemcgNotification, "check memory as soon as the kernel notifies that it is short")
@@ -186,7 +186,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Bool("enable-profiling-handler", d.EnableProfilingHandler, "also serve profiles of the agent on TCP (/debug/pprof)")
 	f.Bool("enable-debug-flags-handler", d.EnableDebugFlagsHandler, "also let callers on TCP change the log level (/debug/flags/v)")
 	f.Bool("enable-system-log-handler", d.EnableSystemLogHandler, "serve the files below /var/log (/logs)")
-	f.Bool("enable-system-log-query", d.EnableSystemLogQuery, "also answer queries of services, from the journal (/logs/?query=NAME)")
+	f.Bool("enable-system-log-query", d.EnableSystemLogQuery, "also serve the logs of services from the journal (/logs/?query=NAME)")
 	f.Bool("contention-profiling", d.ContentionProfiling, "record where goroutines block, for the profile named block")
 	f.String("healthz-bind-address", d.HealthzBindAddress, "IP address of --healthz-port")
 	f.Int("healthz-port", d.HealthzPort, "port that serves only /healthz, without TLS; 0 means none")
@@ -209,15 +209,15 @@ func settingFlags() *pflag.FlagSet {
 	f.StringSlice("kube-reserved", d.KubeReserved, "resources reserved for nodectl and the container runtime")
 	f.Int("pods-per-core", d.PodsPerCore, "maximum number of pods for each CPU; 0 means no limit")
 	f.StringSlice("enforce-node-allocatable", d.EnforceNodeAllocatable, "cgroups to limit: pods, system-reserved, kube-reserved, the last two also with -compressible, or none")
-	f.String("system-reserved-cgroup", d.SystemReservedCgroup, "cgroup to limit to --system-reserved")
-	f.String("kube-reserved-cgroup", d.KubeReservedCgroup, "cgroup to limit to --kube-reserved")
+	f.String("system-reserved-cgroup", d.SystemReservedCgroup, "cgroup that gets the limits of --system-reserved")
+	f.String("kube-reserved-cgroup", d.KubeReservedCgroup, "cgroup that gets the limits of --kube-reserved")
 	f.Bool("local-storage-capacity-isolation", d.LocalStorageCapacityIsolation, "account for ephemeral storage")
 	f.Bool("cpu-cfs-quota", d.CPUCFSQuota, "enforce CPU limits")
 	f.Duration("cpu-cfs-quota-period", d.CPUCFSQuotaPeriod, "period of CPU limits; 1ms to 1s")
 	f.String("memory-swap-behavior", d.MemorySwapBehavior, "swap of containers on cgroup v2: NoSwap or LimitedSwap")
 	f.Bool("single-process-oom-kill", d.SingleProcessOOMKill, "if a container is out of memory, kill one process instead of all (cgroup v2)")
 	f.Bool("memory-qos", d.MemoryQoS, "throttle and protect memory on cgroup v2 (alpha)")
-	f.Float64("memory-throttling-factor", d.MemoryThrottlingFactor, "with --memory-qos, start of throttling between request (0) and limit (1) of memory")
+	f.Float64("memory-throttling-factor", d.MemoryThrottlingFactor, "with --memory-qos, where throttling starts: from 0 (memory request) to 1 (memory limit)")
 	f.String("memory-reservation-policy", d.MemoryReservationPolicy, "with --memory-qos, memory to protect: None or TieredReservation")
 	f.String("cpu-manager-policy", d.CPUManagerPolicy, "exclusive CPUs for containers: none or static")
 	f.StringSlice("cpu-manager-policy-options", d.CPUManagerPolicyOptions, "options of the CPU manager policy static: full-pcpus-only=true,...")
@@ -227,7 +227,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("topology-manager-policy", d.TopologyManagerPolicy, "NUMA nodes of CPUs and memory: none, best-effort, restricted or single-numa-node")
 	f.StringSlice("topology-manager-policy-options", d.TopologyManagerPolicyOptions, "options of the topology manager policy: prefer-closest-numa-nodes=true,...")
 	f.String("topology-manager-scope", d.TopologyManagerScope, "scope of alignment to NUMA nodes: container or pod")
-	f.StringSlice("runtime-class", d.RuntimeClasses, "handlers of runtime classes: gvisor=runsc,...; by default the class's name")
+	f.StringSlice("runtime-class", d.RuntimeClasses, "handlers of runtime classes: gvisor=runsc,... (default: the name of the class)")
 	f.StringSlice("allowed-unsafe-sysctls", d.AllowedUnsafeSysctls, "unsafe sysctls that pods may set: kernel.msg*,...")
 	for _, w := range [][2]string{
 		{"config", "FILE"}, {"log-level", "LEVEL"}, {"color", "WHEN"}, {"root-dir", "DIR"}, {"runtime-endpoint", "SOCKET"},
@@ -274,7 +274,7 @@ func (p *program) addClusterSources(cmd *cobra.Command) {
 	p.addSettings(cmd.Flags(), clusterSettings())
 }
 
-// complete registers the values of a flag for completion.
+// complete registers the values that completion offers for a flag.
 func complete(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -297,7 +297,7 @@ func (c *choice) Set(s string) error {
 	return nil
 }
 
-// addChoice adds a flag with a fixed set of values, the first one its default.
+// addChoice adds a flag with a fixed set of values. The first one is the default.
 func addChoice(cmd *cobra.Command, name, short, usage string, allowed ...string) *choice {
 	c := &choice{value: allowed[0], allowed: allowed}
 	cmd.Flags().VarP(c, name, short, usage)
@@ -312,7 +312,7 @@ func addOutput(cmd *cobra.Command, allowed ...string) *choice {
 	return c
 }
 
-// describeOutput replaces the help of -o, its default included.
+// describeOutput replaces the help of -o. usage names the default.
 func describeOutput(cmd *cobra.Command, usage string) {
 	f := cmd.Flags().Lookup("output")
 	f.Usage, f.DefValue = usage, ""

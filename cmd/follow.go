@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// followed yields the agent's updates. The sequence ends when the agent leaves, after
-// s.Max updates, or with ctx; an error comes last.
+// followed yields the agent's updates. The sequence ends when the agent ends, after s.Max
+// updates, or with ctx. An error is the last element.
 func (p *program) followed(ctx context.Context, s ui.Selection) iter.Seq2[ui.PodUpdate, error] {
 	return func(yield func(ui.PodUpdate, error) bool) {
 		for line, err := range p.agent().Lines(ctx, "/v1/updates", s.Query()) {

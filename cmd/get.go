@@ -23,15 +23,14 @@ func (p *program) getCommand() *cobra.Command {
 	}
 	cmd.AddCommand(p.getPodsCommand(), p.getNodesCommand(), p.getSourcesCommand(), p.getEventsCommand(), p.getImagesCommand(), p.getVolumesCommand(), p.getServicesCommand(), p.getDevicesCommand(), p.getAllocationsCommand())
 	cmd.AddCommand(p.getWorkloadCommands()...)
-	// An argument in kubectl's other form, pod/web, reaches this command with the flags of
-	// the subcommand.
+	// get itself runs for arguments such as pod/web, so it takes the flags of all subcommands.
 	for _, sub := range cmd.Commands() {
 		sub.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if cmd.Flags().Lookup(f.Name) == nil {
-				there := *f
-				there.Hidden = true
-				there.Value = &noted{kind: f.Value.Type(), value: f.DefValue}
-				cmd.Flags().AddFlag(&there)
+				passed := *f
+				passed.Hidden = true
+				passed.Value = &passedFlag{kind: f.Value.Type(), value: f.DefValue}
+				cmd.Flags().AddFlag(&passed)
 			}
 		})
 	}
@@ -39,19 +38,19 @@ func (p *program) getCommand() *cobra.Command {
 	return cmd
 }
 
-// noted is a flag whose value is passed to a subcommand.
-type noted struct{ kind, value string }
+// passedFlag is the value of a flag that get passes to a subcommand.
+type passedFlag struct{ kind, value string }
 
-func (n *noted) String() string     { return n.value }
-func (n *noted) Type() string       { return n.kind }
-func (n *noted) Set(s string) error { n.value = s; return nil }
+func (f *passedFlag) String() string     { return f.value }
+func (f *passedFlag) Type() string       { return f.kind }
+func (f *passedFlag) Set(s string) error { f.value = s; return nil }
 
 // getByKind runs the subcommand for arguments like pod/web pod/db.
 func (p *program) getByKind(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		var first string
 		cmd.Flags().Visit(func(f *pflag.Flag) {
-			if _, ours := f.Value.(*noted); ours && first == "" {
+			if _, ours := f.Value.(*passedFlag); ours && first == "" {
 				first = f.Name
 			}
 		})
@@ -80,7 +79,7 @@ func (p *program) getByKind(cmd *cobra.Command, args []string) error {
 	var wrong error
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		there := sub.Flags().Lookup(f.Name)
-		_, ours := f.Value.(*noted)
+		_, ours := f.Value.(*passedFlag)
 		switch {
 		case !ours || wrong != nil:
 		case there == nil:
@@ -103,7 +102,7 @@ func (p *program) getByKind(cmd *cobra.Command, args []string) error {
 	return sub.RunE(sub, names)
 }
 
-// subcommand returns the command of a name or an alias.
+// subcommand returns the subcommand with this name or alias.
 func subcommand(cmd *cobra.Command, name string) *cobra.Command {
 	for _, c := range cmd.Commands() {
 		if c.Name() == name || slices.Contains(c.Aliases, name) {
@@ -120,7 +119,7 @@ type listing struct {
 	sortBy  string
 }
 
-// formatFlag is -o with kubectl's formats.
+// formatFlag is the flag -o with kubectl's formats.
 type formatFlag struct{ to *listing }
 
 func (f *formatFlag) String() string { return f.to.format.Kind }
@@ -153,8 +152,8 @@ func (l *listing) addLabels(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&l.columns.Labels, "show-labels", false, "show a column of labels")
 }
 
-// show prints items: a table of grid, names, or the document. With single, the user named
-// one object, and a template gets that object instead of a List.
+// show prints items as the table of grid, as names, or as the document. If the user named one
+// object, single is set, and a template gets that object instead of a List.
 func show[T any](p *program, l *listing, items []T, single bool, names string, document func([]T) any, grid func([]T) ui.Grid) error {
 	switch {
 	case l.format.Table():
@@ -177,7 +176,7 @@ func show[T any](p *program, l *listing, items []T, single bool, names string, d
 	return p.document(l.format.Kind, document(items))
 }
 
-// addNamespace adds -n and -A. The default is all namespaces: a node has few pods.
+// addNamespace adds -n. The default is all namespaces: a node has few pods.
 func addNamespace(cmd *cobra.Command, usage string) *string {
 	namespace := cmd.Flags().StringP("namespace", "n", "", usage)
 	word(cmd.Flags(), "namespace", "NAME")

@@ -14,7 +14,7 @@ func (p *program) getDevicesCommand() *cobra.Command {
 		Long: `Show the extended resources that device plugins serve, or served since the agent
 started, with their devices and the containers that have them. HEALTH:
   Healthy    the plugin lists it as healthy
-  Unhealthy  the plugin lists it as unhealthy, or is away
+  Unhealthy  the plugin lists it as unhealthy, or is not connected
   Unlisted   a container has it, and the plugin does not list it`,
 		Args: noArgs,
 		Example: `  nodectl get devices

@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// podFlags are those of get pods.
+// podFlags are the flags of get pods.
 type podFlags struct {
 	*listing
 	followFlags
@@ -30,10 +30,10 @@ func (p *program) getPodsCommand() *cobra.Command {
 		Use:     "pods [NAME...]",
 		Aliases: []string{"pod", "po"},
 		Short:   "Show the pods of this node, of every namespace",
-		Long: `Show the pods of this node as the agent reports them. If no agent runs, show
-what the runtime has now and the agent's last report. A name may be given with
-or without the node's suffix. A pod that waits for an image has the status
-Pulling:45%, or Pulling:12s where the runtime reports no progress.`,
+		Long: `Show the pods of this node as the agent reports them. If no agent runs, show its
+last report, updated from the runtime. A name may be given with or without the
+node's suffix. A pod that waits for an image has the status Pulling:45%, or
+Pulling:12s if the runtime reports no progress.`,
 		Example: `  nodectl get pods
   nodectl get pods web -o yaml
   nodectl get pods -n kube-system -o wide
@@ -103,8 +103,7 @@ func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error 
 	return nil
 }
 
-// pullsFor returns the image pulls of the agent of this machine if a pod may wait for one. Without
-// them, the pods have their own status.
+// pullsFor returns the image pulls of the agent of this machine if a pod may wait for one.
 func pullsFor(ctx context.Context, c *client.Client, pods []v1.Pod) []ui.Pull {
 	if !c.Local() || !slices.ContainsFunc(pods, ui.WaitsForImages) {
 		return nil
@@ -128,8 +127,8 @@ func (p *program) pods(ctx context.Context, c *client.Client) ([]v1.Pod, error) 
 	return pods, unanswered(err)
 }
 
-// watchPods prints pods as they are, then each change.
-func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, pick client.PodSelector) error {
+// watchPods prints the current pods, then each change.
+func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, pick client.Pick) error {
 	ctx, stop := untilClosed(ctx, p.out.file)
 	defer stop()
 	flow := p.out.Flow(f.columns)
@@ -147,7 +146,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 	followed := false
 	for change, err := range c.WatchPods(ctx, there) {
 		if !followed && (client.IsAbsent(err) || client.IsRefused(err, http.StatusServiceUnavailable)) {
-			break // the agent left after the list
+			break // the agent ended after the list
 		}
 		if err != nil {
 			return unanswered(err)
@@ -166,13 +165,13 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 	return nil
 }
 
-// printChanges prints pods of a watch: lines of a table, or one JSON document a
-// line.
-func (p *program) printChanges(f podFlags, flow *ui.Flow, pods []v1.Pod, what string) error {
+// printChanges prints pods of a watch with the type of their change: rows of a table, or
+// documents.
+func (p *program) printChanges(f podFlags, flow *ui.Flow, pods []v1.Pod, kind string) error {
 	if f.format.Table() {
 		g := ui.PodGrid(pods, f.columns, time.Now())
 		if f.watchTypes {
-			g.Lead("EVENT", what)
+			g.Lead("EVENT", kind)
 		}
 		return p.out.print(flow.Rows(g))
 	}
@@ -180,7 +179,7 @@ func (p *program) printChanges(f podFlags, flow *ui.Flow, pods []v1.Pod, what st
 		pods[i].TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 		var d any = pods[i]
 		if f.watchTypes {
-			d = map[string]any{"type": what, "object": pods[i]}
+			d = map[string]any{"type": kind, "object": pods[i]}
 		}
 		text, err := streamed(f.format, d, ui.PodNames(pods[i:i+1]))
 		if err != nil {
@@ -193,8 +192,8 @@ func (p *program) printChanges(f podFlags, flow *ui.Flow, pods []v1.Pod, what st
 	return nil
 }
 
-// streamed returns one document of a stream: JSON on a line, YAML after a line of its own, a name,
-// or the output of the template.
+// streamed returns one document of a stream: a line of JSON, YAML after a separator, a name, or
+// the output of the template.
 func streamed(f ui.Format, d any, name string) (string, error) {
 	switch f.Kind {
 	case "json":

@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// serviceWords are the words for Services.
+// serviceWords returns the names of the kind Service on command lines.
 func serviceWords() []string { return []string{"service", "services", "svc"} }
 
 func (p *program) getServicesCommand() *cobra.Command {
@@ -96,13 +96,14 @@ func servicesIn(items []ui.ServiceItem) []v1.Service {
 	return all
 }
 
-// servicesNamed returns the Services of a namespace, "" for all, and of these names, none for all.
+// servicesNamed returns the Services of a namespace with these names. Without a namespace, or
+// without names, it returns all.
 func servicesNamed(ctx context.Context, c *client.Client, namespace string, names []string) (found []ui.ServiceItem, missing []string, err error) {
 	found, missing, err = readServices(ctx, c, namespace, names)
 	return found, missing, unanswered(err)
 }
 
-// readServices is servicesNamed with the error of the client.
+// readServices does the same as servicesNamed, and returns errors of the client unchanged.
 func readServices(ctx context.Context, c *client.Client, namespace string, names []string) (found []ui.ServiceItem, missing []string, err error) {
 	var d ui.ServiceList
 	if err := c.Document(ctx, "/v1/services", nil, &d); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// followFlags are the flags by which get follows changes.
+// followFlags are the flags of get that follow changes.
 type followFlags struct {
 	watch      bool
 	watchOnly  bool
@@ -30,15 +30,14 @@ func (f *followFlags) add(cmd *cobra.Command) {
 // follows reports whether get follows changes.
 func (f *followFlags) follows() bool { return f.watch || f.watchOnly }
 
-// watchAgain is the time between two questions for objects of which the agent has no stream.
-const watchAgain = 500 * time.Millisecond
+// watchInterval is the time between two lists of objects that the agent does not stream.
+const watchInterval = 500 * time.Millisecond
 
 // objectWatch follows a list of objects.
 type objectWatch[T any] struct {
 	*listing
 	followFlags
-	// list returns the objects that the user asked for, and an error for each name that no object
-	// has.
+	// list returns the selected objects, and an error for each name without an object.
 	list func(context.Context) (items []T, missing []error, err error)
 	// object returns the object of an item, with its kind.
 	object func(T) metav1.Object
@@ -46,19 +45,19 @@ type objectWatch[T any] struct {
 	names  func([]T) string
 }
 
-// followed is the newest state of an object.
-type followed[T any] struct {
+// lastState is the state of an object in the last list.
+type lastState[T any] struct {
 	item T
 	text string // of the object as JSON
 }
 
-// follow prints the objects as they are, then each change, until the user or the agent ends.
+// follow prints the current objects, then each change, until ctx ends or the agent stops.
 func (w objectWatch[T]) follow(ctx context.Context, p *program) error {
 	ctx, stop := untilClosed(ctx, p.out.file)
 	defer stop()
-	tick := time.NewTicker(watchAgain)
+	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
-	flow, known := p.out.Flow(w.columns), map[pod.Key]followed[T]{}
+	flow, known := p.out.Flow(w.columns), map[pod.Key]lastState[T]{}
 	for first := true; ; first = false {
 		items, missing, err := w.list(ctx)
 		switch {
@@ -83,8 +82,8 @@ func (w objectWatch[T]) follow(ctx context.Context, p *program) error {
 	}
 }
 
-// show prints the objects that differ from those that are known, unless it is quiet, and notes them.
-func (w objectWatch[T]) show(p *program, flow *ui.Flow, known map[pod.Key]followed[T], items []T, quiet bool) error {
+// show prints the differences between known and items, unless quiet, and updates known.
+func (w objectWatch[T]) show(p *program, flow *ui.Flow, known map[pod.Key]lastState[T], items []T, quiet bool) error {
 	printed := func(item T, kind string) error {
 		if quiet {
 			return nil
@@ -100,7 +99,7 @@ func (w objectWatch[T]) show(p *program, flow *ui.Flow, known map[pod.Key]follow
 			return failed(exitFailure, err)
 		}
 		before, was := known[key]
-		here[key], known[key] = true, followed[T]{item, text}
+		here[key], known[key] = true, lastState[T]{item, text}
 		switch {
 		case !was:
 			err = printed(item, "ADDED")
@@ -123,7 +122,7 @@ func (w objectWatch[T]) show(p *program, flow *ui.Flow, known map[pod.Key]follow
 	return nil
 }
 
-// print prints one change: a line of a table, or a document.
+// print prints one change: a row of a table, or a document.
 func (w objectWatch[T]) print(p *program, flow *ui.Flow, item T, kind string) error {
 	if w.format.Table() {
 		g := w.grid([]T{item})

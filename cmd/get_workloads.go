@@ -21,7 +21,7 @@ func (p *program) getWorkloadCommands() []*cobra.Command {
 	return all
 }
 
-// workloadFlags are those of get for a kind of workloads.
+// workloadFlags are the flags of get for a kind of workload.
 type workloadFlags struct {
 	*listing
 	followFlags
@@ -111,8 +111,8 @@ func (p *program) getWorkloads(cmd *cobra.Command, k workloadKind, f workloadFla
 	return missing[len(missing)-1]
 }
 
-// chosenWorkloads returns the workloads of a kind with these labels, or those with these names, and an
-// error for each name that none has.
+// chosenWorkloads returns the workloads of a kind with these names, and an error for each name
+// without a workload. Without names, it returns those that the selector matches.
 func chosenWorkloads(all []ui.Workload, k workloadKind, namespace string, selector labels.Selector, names []string) (some []ui.Workload, missing []error) {
 	if len(names) == 0 {
 		return ui.SelectWorkloads(all, namespace, selector), nil

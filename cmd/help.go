@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// helpWidth is the width of help: the root's help fits a terminal of 80x24.
+// helpWidth is the width of help texts: that of a terminal of 80x24.
 const helpWidth = 80
 
 // helpText returns a command's help: description, usage, examples, subcommands and
@@ -50,15 +50,14 @@ func helpText(cmd *cobra.Command) string {
 	return b.String()
 }
 
-// The groups of the root's commands that share one line: users know them from kubectl,
-// or rarely need them.
+// The root's help lists the commands of each of these groups on one line, without a description:
+// users know them from kubectl, or rarely need them.
 const (
 	likeKubectl = "kubectl's"
 	other       = "Other"
 )
 
-// commandHelp lists the commands of a command: a line each, and those of a group
-// on one line.
+// commandHelp lists the subcommands of a command: one per line, or the names of a whole group.
 func commandHelp(cmd *cobra.Command) string {
 	var b strings.Builder
 	groups := map[string][]string{}
@@ -89,8 +88,7 @@ type group struct {
 	flags *pflag.FlagSet
 }
 
-// groups splits the flags of a command into groups: its own, then those of sources, of
-// the node, of the cluster and of the server, and last those for access to sources.
+// groups splits the flags of a command into groups. The command's own flags come first.
 func groups(flags *pflag.FlagSet) []group {
 	tcp := tcpSettings()
 	if flags.Lookup("port") == nil { // port-forward has an address too, and no server
@@ -139,10 +137,10 @@ func groups(flags *pflag.FlagSet) []group {
 	return all
 }
 
-// wordOf is the annotation with the placeholder of a flag's value in help.
+// wordOf is the key of a flag's annotation that holds the placeholder of its value.
 const wordOf = "nodectl/word"
 
-// word sets the placeholder of a flag's value: --root-dir DIR.
+// word sets the placeholder of a flag's value in help, such as DIR in --root-dir DIR.
 func word(flags *pflag.FlagSet, flag, name string) {
 	f := flags.Lookup(flag)
 	if f.Annotations == nil {
@@ -151,7 +149,7 @@ func word(flags *pflag.FlagSet, flag, name string) {
 	f.Annotations[wordOf] = []string{name}
 }
 
-// flagWidth is the maximal width of a flag with its description on the same line.
+// flagWidth is the maximum width of a flag whose description begins on the same line.
 const flagWidth = 36
 
 // flagHelp returns the flags of a set in its order, wrapped to helpWidth.

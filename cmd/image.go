@@ -23,8 +23,8 @@ func (p *program) pullCommand() *cobra.Command {
 		Use:   "pull IMAGE...",
 		Short: "Pull images to this node",
 		Long: `Pull images with the credentials of the node, even images that are present: a
-tag may name another image now. The agent pulls them. If no agent runs, pull
-does so itself.`,
+tag may name another image now. The agent pulls them. If no agent runs, this
+command pulls them itself.`,
 		Args:    someArgs("images"),
 		Example: "  nodectl pull registry.example/shop:2",
 	}
@@ -57,16 +57,16 @@ or that the container runtime has pinned.`,
 }
 
 // someArgs requires at least one argument.
-func someArgs(what string) cobra.PositionalArgs {
+func someArgs(plural string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return usage(cmd, errors.New(cmd.Name()+" of what? It takes "+what))
+			return usage(cmd, errors.New(cmd.Name()+" takes one or more "+plural))
 		}
 		return nil
 	}
 }
 
-// eachImage does one thing with each image, and goes on after a failure.
+// eachImage calls do for each image, prints the results, and continues after a failure.
 func (p *program) eachImage(ctx context.Context, names []string, done string, do func(context.Context, imageActs, string) error) error {
 	acts, err := p.imageActs(ctx)
 	if err != nil {
@@ -154,7 +154,7 @@ output if that is not a terminal. "nodectl image load", docker load and
 	word(cmd.Flags(), "output", "FILE")
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		if *file == "" && p.out.terminal() {
-			return failed(exitUsage, errors.New("an archive is not for a terminal"), "-o FILE names a file for it")
+			return failed(exitUsage, errors.New("cannot write an archive to a terminal"), "-o FILE writes it to a file")
 		}
 		ctx := cmd.Context()
 		images, err := agent.LookAtImages(ctx, p.agentConfig(slog.LevelWarn))
@@ -218,7 +218,7 @@ removed. -o wide also shows those that stay, with the reasons.`,
 	return cmd
 }
 
-// imageActs changes images of this node: the agent does it or, without an agent, this process.
+// imageActs changes the images of this node.
 type imageActs interface {
 	Pull(ctx context.Context, name string) error
 	Remove(ctx context.Context, name string) error
@@ -226,7 +226,7 @@ type imageActs interface {
 	Close()
 }
 
-// imageActs returns the agent's, if one answers.
+// imageActs returns the agent's, or that of this process if no agent answers.
 func (p *program) imageActs(ctx context.Context) (imageActs, error) {
 	c := p.agent()
 	var sources struct{}
@@ -240,7 +240,7 @@ func (p *program) imageActs(ctx context.Context) (imageActs, error) {
 	return agent.OpenImages(ctx, p.agentConfig(slog.LevelWarn))
 }
 
-// agentImages asks an agent.
+// agentImages changes images by requests to the agent.
 type agentImages struct{ c *client.Client }
 
 // Pull implements imageActs.
@@ -262,12 +262,13 @@ func (a agentImages) Prune(ctx context.Context, dry bool) (all server.ImageRemov
 // Close implements imageActs.
 func (agentImages) Close() {}
 
-// forecastReclaim returns the removals of an agent, on a machine without a running one.
+// forecastReclaim returns the removals that an agent with these settings would make. No agent
+// runs on this machine.
 func (p *program) forecastReclaim(ctx context.Context, assume []string) (server.Reclaim, error) {
 	return agent.ForecastReclaim(ctx, p.agentConfig(slog.LevelWarn), assume)
 }
 
-// lookAtImages returns the images of this node without an agent.
+// lookAtImages returns the images that the runtime of this node lists.
 func (p *program) lookAtImages(ctx context.Context) ([]ui.ImageItem, error) {
 	images, err := agent.LookAtImages(ctx, p.agentConfig(slog.LevelWarn))
 	if err != nil {

@@ -14,21 +14,20 @@ import (
 	"github.com/nodectl/nodectl/pkg/config"
 )
 
-// kubeletName is the name that makes nodectl the kubelet of a unit file.
+// kubeletName is the name of the program under which nodectl takes the kubelet's command line.
 const kubeletName = "kubelet"
 
-// asKubelet turns a call by the kubelet's name into one of serve. It answers --version,
-// which kubeadm calls, as the kubelet does.
+// asKubelet returns the arguments of serve if the program was started as kubelet. kubeadm calls
+// --version, so its output is the kubelet's.
 func (p *program) asKubelet(name string, args []string) []string {
 	if filepath.Base(name) != kubeletName {
 		return args
 	}
 	p.named = map[string]any{
-		"cert-dir":     "/var/lib/kubelet/pki", // the kubelet's, so that one can switch back
-		"kubelet-dir":  "/var/lib/kubelet",
-		"healthz-port": "10248",
-		// The kernel spares the agent, as the kubelet's default is.
-		"oom-score-adj": "-999",
+		"cert-dir":      "/var/lib/kubelet/pki", // the kubelet's, so that the node can go back to it
+		"kubelet-dir":   "/var/lib/kubelet",
+		"healthz-port":  "10248",
+		"oom-score-adj": "-999", // the kubelet's default
 	}
 	if slices.Contains(args, "--version") || slices.Contains(args, "--version=true") {
 		return []string{"version", "--of-kubernetes"}
@@ -36,8 +35,8 @@ func (p *program) asKubelet(name string, args []string) []string {
 	return append([]string{"serve"}, args...)
 }
 
-// kubernetesVersion returns the version of Kubernetes that this binary implements: that of
-// its libraries, whose v0.x.y belongs to Kubernetes v1.x.y.
+// kubernetesVersion returns the version of Kubernetes that this binary implements. It is that of
+// Kubernetes' libraries, whose v0.x.y belongs to Kubernetes v1.x.y.
 func kubernetesVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
@@ -78,7 +77,7 @@ func kubeletFlags() *pflag.FlagSet {
 // addKubeletFlags adds the kubelet's flags to a command.
 func (p *program) addKubeletFlags(cmd *cobra.Command) { cmd.Flags().AddFlagSet(p.kubeletFlags) }
 
-// kubeletFields returns the fields that the kubelet's flags set.
+// kubeletFields returns the fields of a KubeletConfiguration that the kubelet's flags set.
 func (p *program) kubeletFields() (all []config.Given) {
 	fields := config.KubeletFieldFlags()
 	p.kubeletFlags.VisitAll(func(f *pflag.Flag) {
@@ -89,7 +88,7 @@ func (p *program) kubeletFields() (all []config.Given) {
 	return all
 }
 
-// applyKubeletFlags applies the kubelet's flags that are not fields.
+// applyKubeletFlags applies the kubelet's flags that set no field of a KubeletConfiguration.
 func (p *program) applyKubeletFlags(cfg *config.Config) error {
 	idle := config.KubeletIdleFlags()
 	p.kubeletFlags.VisitAll(func(f *pflag.Flag) {

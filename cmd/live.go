@@ -10,7 +10,7 @@ import (
 type liveLines struct {
 	out   *output
 	mu    sync.Mutex
-	text  string // on the terminal now
+	text  string // the lines on the terminal
 	ended bool
 }
 
@@ -30,7 +30,7 @@ func (l *liveLines) show(text string) {
 	}
 	before := l.text
 	l.text = text
-	_, _ = l.out.write([]byte(l.erase(before) + text)) // a failed write is no error of the command
+	_, _ = l.out.write([]byte(l.erase(before) + text)) // the command continues after a failed write
 }
 
 // Write implements io.Writer. Text without a newline at its end replaces the lines.

@@ -14,10 +14,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// logger returns the logger of all packages. It writes to standard error, from the
-// level of --log-level, or else from the command's own. It receives klog, which
-// Kubernetes' libraries use, at debug level only: their errors reach the user as
-// returned errors.
+// logger returns the logger of all packages. It writes to standard error, from the level of
+// --log-level, or else from own. It drops messages of klog, which Kubernetes' libraries use,
+// unless the level is debug: their errors reach the user as returned errors.
 func (p *program) logger(own slog.Level) *slog.Logger {
 	level := own
 	switch p.cfg.LogLevel {
@@ -66,14 +65,14 @@ func (s split) WithGroup(name string) slog.Handler {
 	return split{s.others.WithGroup(name), s.errors.WithGroup(name)}
 }
 
-// setVerbosity makes all loggers log debug messages from klog's verbosity 4 on, and their
-// own levels below.
+// setVerbosity sets the level of all loggers to debug from klog's verbosity 4 on. Below that,
+// each logger has its own level.
 func (p *program) setVerbosity(verbosity int) { p.debug.Store(verbosity >= debugVerbosity) }
 
 // debugVerbosity is the verbosity of klog that stands for debug messages.
 const debugVerbosity = 4
 
-// leveler is the level of a logger, or debug.
+// leveler is the own level of a logger, or debug while debug is set.
 type leveler struct {
 	own   slog.Level
 	debug *atomic.Bool
@@ -126,8 +125,8 @@ func newLogger(w io.Writer, level slog.Leveler, format string) *slog.Logger {
 }
 
 // klogAttr gives an attribute the key and the form of the kubelet's JSON log: ts in
-// milliseconds, v except for errors, err. The level stays, since v does not tell a warning
-// from an information. Values with a text are that text, as in the other format.
+// milliseconds, v except for errors, err. The level stays, since v does not distinguish warnings
+// from information. As in the format text, a value with a method String is that string.
 func klogAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a
@@ -151,7 +150,7 @@ func klogAttr(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// klogLevel returns the verbosity and the level of a message.
+// klogLevel returns the verbosity and the level of a message; an error has no verbosity.
 func klogLevel(level slog.Level) slog.Attr {
 	text := slog.String(slog.LevelKey, level.String())
 	switch {

@@ -20,21 +20,20 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// logFlags are those of logs.
 type logFlags struct {
-	endpoint      *endpoint
-	namespace     *string
-	container     string
-	selector      string
-	all, allPods  bool
-	prefix        bool
-	ignoreErrors  bool
-	since         time.Duration
-	tail          int64
-	limit         int64
-	most          int
-	want          client.LogOptions
-	sinceOrTailOf *cobra.Command
+	endpoint     *endpoint
+	namespace    *string
+	container    string
+	selector     string
+	all, allPods bool
+	prefix       bool
+	ignoreErrors bool
+	since        time.Duration
+	tail         int64
+	limit        int64
+	most         int
+	want         client.LogOptions
+	cmd          *cobra.Command
 }
 
 func (p *program) logsCommand() *cobra.Command {
@@ -54,7 +53,7 @@ cannot control the terminal.`,
   nodectl logs -f -l app=web --all-containers --prefix`,
 		Args: cobra.ArbitraryArgs,
 	}
-	f := &logFlags{sinceOrTailOf: cmd}
+	f := &logFlags{cmd: cmd}
 	f.namespace = addNamespace(cmd, "the namespace of the pod")
 	fl := cmd.Flags()
 	fl.StringVarP(&f.container, "container", "c", "", "only this container")
@@ -62,7 +61,7 @@ cannot control the terminal.`,
 	fl.BoolVar(&f.allPods, "all-pods", false, "every pod of this node, or of -n")
 	fl.StringVarP(&f.selector, "selector", "l", "", "every pod with these labels, such as app=web")
 	fl.BoolVarP(&f.want.Follow, "follow", "f", false, "follow the log")
-	fl.BoolVarP(&f.want.Previous, "previous", "p", false, "the log of the previous container instance")
+	fl.BoolVarP(&f.want.Previous, "previous", "p", false, "the log of the previous run of the container")
 	fl.BoolVar(&f.prefix, "prefix", false, "begin each line with its pod and container")
 	fl.BoolVar(&f.want.Timestamps, "timestamps", false, "begin each line with the time it was written")
 	fl.DurationVar(&f.since, "since", 0, "only lines newer than this duration")
@@ -84,11 +83,11 @@ cannot control the terminal.`,
 
 // check validates the flags.
 func (f *logFlags) check(args []string) error {
-	changed := f.sinceOrTailOf.Flags().Changed
+	changed := f.cmd.Flags().Changed
 	several := f.selector != "" || f.allPods
 	switch {
 	case len(args) == 0 && !several:
-		return errors.New("logs needs a pod, or -l")
+		return errors.New("logs needs a pod, -l or --all-pods")
 	case len(args) > 0 && several:
 		return errors.New("give either a pod, or -l or --all-pods")
 	case len(args) > 2:
@@ -212,7 +211,7 @@ func (p *program) logsOf(ctx context.Context, c *client.Client, f *logFlags, arg
 			pods = append(pods, &some[i])
 		}
 		if len(pods) == 0 {
-			p.say(p.err.Notice("no pod has these labels"))
+			p.say(p.err.Notice("no pod matches"))
 		}
 	}
 	var wanted []logOf
@@ -235,8 +234,8 @@ func (p *program) logsOf(ctx context.Context, c *client.Client, f *logFlags, arg
 	return wanted, nil
 }
 
-// followLogs follows several logs until all have ended. The first error ends it, unless
-// --ignore-errors.
+// followLogs follows several logs until all have ended. Without --ignore-errors, the first error
+// ends all of them.
 func (p *program) followLogs(ctx context.Context, c *client.Client, f *logFlags, wanted []logOf) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -261,7 +260,7 @@ func (p *program) followLogs(ctx context.Context, c *client.Client, f *logFlags,
 	return nil
 }
 
-// logWriter writes whole lines of several logs.
+// logWriter writes lines of several logs to one stream.
 type logWriter struct {
 	mu  sync.Mutex
 	p   *program
@@ -284,8 +283,8 @@ func (w *logWriter) note(text string) {
 	w.p.say(text)
 }
 
-// mostPiece limits the part of a line that is buffered until its end arrives.
-const mostPiece = 64 << 10
+// maxPiece limits the part of a line that copyLog buffers until the end of the line arrives.
+const maxPiece = 64 << 10
 
 // copyLog prints one log to its end.
 func (p *program) copyLog(ctx context.Context, c *client.Client, f *logFlags, l logOf, out *logWriter) error {
@@ -305,7 +304,7 @@ func (p *program) copyLog(ctx context.Context, c *client.Client, f *logFlags, l 
 	if p.out.terminal() {
 		screen = &ui.LineSanitizer{}
 	}
-	in := bufio.NewReaderSize(body, mostPiece)
+	in := bufio.NewReaderSize(body, maxPiece)
 	for begin := true; ; {
 		piece, err := in.ReadSlice('\n')
 		if len(piece) > 0 {

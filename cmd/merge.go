@@ -13,7 +13,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// mergeFlags are merge's own.
 type mergeFlags struct {
 	dryRun      bool
 	against     string
@@ -75,7 +74,7 @@ func (p *program) merge(ctx context.Context, f mergeFlags) error {
 	if err != nil {
 		return err
 	}
-	p.skipped(state)
+	p.printSkipped(state)
 	switch f.output.value {
 	case "name":
 		err = p.out.print(ui.Names(state))
@@ -103,7 +102,7 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	for _, n := range preview.Notices {
 		p.say(p.err.Notice(n))
 	}
-	p.skipped(preview.State)
+	p.printSkipped(preview.State)
 	plan := ui.NewMergePlan(preview)
 	text := f.output.value == "text" || f.output.value == "wide"
 	switch {
@@ -124,8 +123,8 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	return ended(code)
 }
 
-// printProblems prints the problems of a set and returns the exit code. With all, it also prints
-// those that a plan shows: rejections, conflicts, unreadable sources.
+// printProblems prints the problems of a set and returns the exit code. Without all, it leaves out
+// those that a plan shows: rejections, conflicts and unreadable sources.
 func (p *program) printProblems(state *podconfig.Merged, all bool) int {
 	codes := []int{exitOK}
 	for _, l := range state.Layers {
@@ -153,9 +152,9 @@ func (p *program) printProblems(state *podconfig.Merged, all bool) int {
 	return worst(codes...)
 }
 
-// skipped prints the files that sources skipped. They come before the answer: there may
-// be many, and they matter least.
-func (p *program) skipped(state *podconfig.Merged) {
+// printSkipped prints the files that sources skipped. Callers print them before the answer: there
+// may be many, and they are less important.
+func (p *program) printSkipped(state *podconfig.Merged) {
 	for _, s := range state.Skipped {
 		s.File = p.given.AsWritten(s.File)
 		p.say(p.err.Notice(s.Error()))

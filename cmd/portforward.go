@@ -64,7 +64,7 @@ same; with :REMOTE, nodectl chooses a free local port.`,
 	return cmd
 }
 
-// cleanWriter escapes control characters in errors.
+// cleanWriter writes lines with their control characters escaped.
 type cleanWriter struct{ w io.Writer }
 
 func (c cleanWriter) Write(b []byte) (int, error) {
@@ -74,7 +74,7 @@ func (c cleanWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// portsOf reads ports as kubectl does, names of the pod's ports included.
+// portsOf reads [LOCAL:]REMOTE as kubectl does. REMOTE may be the name of a port of the pod.
 func portsOf(it *v1.Pod, texts []string) (ports []string, err error) {
 	for _, text := range texts {
 		local, remote, both := strings.Cut(text, ":")

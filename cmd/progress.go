@@ -18,21 +18,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// progress shows the progress of pods and pulls: one line for each change, or on a
-// terminal one line per pod and pull that is kept up to date. It is an engine.Sink.
+// progress shows the progress of pods and image pulls. On a terminal it updates one line for each
+// pod and pull. Elsewhere it prints one line for each change. It is an engine.Sink.
 type progress struct {
 	p     *program
-	live  bool // pods have lines that are kept up to date
+	live  bool // each pod has a line that is updated
 	began time.Time
 	keys  []pod.Key
-	foot  *liveLines // nil off a terminal
+	foot  *liveLines // nil without a terminal
 
 	mu    sync.Mutex
 	shown map[pod.Key]string
-	pulls string // their lines
+	pulls string // the lines of image pulls
 }
 
-// mostLines is the maximal number of pods with a line each that is kept up to date.
+// mostLines is the maximum number of pods that have a line each. With more, each change is a line.
 const mostLines = 20
 
 func newProgress(p *program, set *podconfig.Merged) *progress {
@@ -54,7 +54,7 @@ func (g *progress) Report(r pod.StatusReport) error {
 	if !gone {
 		l := status.Summary(*p)
 		text = l.Status + " " + l.ReadyText()
-		if why := holdup(&p.Status); why != "" {
+		if why := waitMessage(&p.Status); why != "" {
 			text += ": " + why
 		}
 	}
@@ -63,7 +63,7 @@ func (g *progress) Report(r pod.StatusReport) error {
 	if g.shown[key] == text {
 		return nil
 	}
-	if _, known := g.shown[key]; !known && !slices.Contains(g.keys, key) { // of a workload
+	if _, known := g.shown[key]; !known && !slices.Contains(g.keys, key) { // a pod of a workload
 		g.keys = append(g.keys, key)
 		g.live = g.live && len(g.keys) <= mostLines
 	}
@@ -76,9 +76,9 @@ func (g *progress) Report(r pod.StatusReport) error {
 	return nil
 }
 
-// holdup returns why a pod does not start: it is rejected, waits for another pod, or a
-// step fails; else "".
-func holdup(s *v1.PodStatus) string {
+// waitMessage returns why a pod does not start, or "": it is rejected, waits for another pod, or
+// a step fails.
+func waitMessage(s *v1.PodStatus) string {
 	if s.Phase == v1.PodPending && s.Message != "" {
 		return s.Message
 	}
@@ -90,7 +90,7 @@ func holdup(s *v1.PodStatus) string {
 	return ""
 }
 
-// draw writes all lines over the previous ones. The caller holds mu.
+// draw replaces all lines on the terminal. The caller holds mu.
 func (g *progress) draw() {
 	text := ""
 	if g.live {
@@ -103,7 +103,7 @@ func (g *progress) draw() {
 	g.foot.show(text + g.pulls)
 }
 
-// Event implements agent.PullLines: off a terminal, one line for each.
+// Event implements agent.PullLines. Without a terminal it prints one line.
 func (g *progress) Event(e image.Event) {
 	if g.foot != nil {
 		return
@@ -118,13 +118,13 @@ func (g *progress) Event(e image.Event) {
 }
 
 // Lines implements agent.PullLines.
-func (g *progress) Lines(pulls []image.Pull, far map[string]bundle.Download) bool {
+func (g *progress) Lines(pulls []image.Pull, downloads map[string]bundle.Download) bool {
 	if g.foot == nil {
 		return false
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	text := pullText(g.p, pulls, far)
+	text := pullText(g.p, pulls, downloads)
 	if text != "" || g.pulls != "" {
 		g.pulls = text
 		g.draw()
@@ -139,11 +139,11 @@ func (g *progress) end() {
 	}
 }
 
-// mostPulls is the maximal number of pulls with a line each.
+// mostPulls is the maximum number of pulls that have a line each.
 const mostPulls = 10
 
 // pullText returns one line for each pull, with its progress and duration.
-func pullText(p *program, pulls []image.Pull, far map[string]bundle.Download) string {
+func pullText(p *program, pulls []image.Pull, downloads map[string]bundle.Download) string {
 	var b strings.Builder
 	for i, pull := range pulls {
 		if i == mostPulls {
@@ -151,7 +151,7 @@ func pullText(p *program, pulls []image.Pull, far map[string]bundle.Download) st
 			break
 		}
 		text := "pulling"
-		if d, ok := far[pull.Image]; ok {
+		if d, ok := downloads[pull.Image]; ok {
 			text = fmt.Sprintf("pulling %s of %s", megabytes(d.Bytes), megabytes(d.Total))
 		} else if pull.Waiting {
 			text = "waiting for other images of its registry"
@@ -166,7 +166,7 @@ func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 // serveLines shows pulls below serve's log on a terminal. Elsewhere only the log shows them.
 type serveLines struct {
 	p    *program
-	foot *liveLines // nil off a terminal
+	foot *liveLines // nil without a terminal
 }
 
 func newServeLines(p *program) *serveLines {
@@ -181,10 +181,10 @@ func newServeLines(p *program) *serveLines {
 func (s *serveLines) Event(image.Event) {}
 
 // Lines implements agent.PullLines.
-func (s *serveLines) Lines(pulls []image.Pull, far map[string]bundle.Download) bool {
+func (s *serveLines) Lines(pulls []image.Pull, downloads map[string]bundle.Download) bool {
 	if s.foot == nil {
 		return false
 	}
-	s.foot.show(pullText(s.p, pulls, far))
+	s.foot.show(pullText(s.p, pulls, downloads))
 	return true
 }

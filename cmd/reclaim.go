@@ -21,8 +21,9 @@ func (p *program) reclaimCommand() *cobra.Command {
 		Long: `Show how much disk, memory and process IDs the node has left, and what the agent
 would remove now because a threshold (--eviction-hard, --eviction-soft) is met:
 exited containers and unused images first, then pods, in this order. --assume
-replaces a level by another one. reclaim changes nothing: the agent removes data
-by itself. If no agent runs, reclaim assumes one with the same settings.`,
+replaces a measured level. reclaim changes nothing: the agent removes data
+by itself. If no agent runs, reclaim shows the removals of an agent with these
+settings.`,
 		Args: noArgs,
 		Example: `  nodectl reclaim --dry-run
   nodectl reclaim --dry-run --assume memory.available=50Mi
@@ -34,7 +35,7 @@ by itself. If no agent runs, reclaim assumes one with the same settings.`,
 	word(cmd.Flags(), "assume", "LEVEL")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !*dry {
-			return failed(exitUsage, errors.New("--dry-run is missing: the agent removes things by itself, when a threshold is met"), "nodectl image prune removes unused images now")
+			return failed(exitUsage, errors.New("--dry-run is required: the agent removes data by itself when a threshold is met"), "nodectl image prune removes unused images now")
 		}
 		for _, text := range *assume {
 			if _, err := pod.ParseAmount(text); err != nil {
@@ -54,16 +55,17 @@ by itself. If no agent runs, reclaim assumes one with the same settings.`,
 	return cmd
 }
 
-// reclaim returns the removals that the agent, or without one a new agent, would make.
+// reclaim returns the removals that the agent would make, or if none answers, an agent with these
+// settings.
 func (p *program) reclaim(ctx context.Context, assume []string) (d ui.Reclaim, err error) {
-	// The agent measures disks first, which takes as long as it takes.
+	// The agent measures disks before it answers, so the request has no timeout.
 	body, err := p.agent().Get(ctx, "/v1/reclaim", url.Values{"assume": assume})
 	if client.IsAbsent(err) {
 		found, err := p.forecastReclaim(ctx, assume)
 		if err != nil {
 			return d, err
 		}
-		p.say(p.err.Notice("no agent answers: this is what one with these settings would do"))
+		p.say(p.err.Notice("no agent answers: showing the removals of an agent with these settings"))
 		data, err := json.Marshal(found)
 		if err != nil {
 			return d, err

@@ -74,7 +74,7 @@ wait.`,
 	return cmd
 }
 
-// gracePeriod returns --grace-period; nil where it is not given.
+// gracePeriod returns --grace-period, or nil for the pod's own.
 func gracePeriod(cmd *cobra.Command, seconds int64) (*int64, error) {
 	switch {
 	case !cmd.Flags().Changed("grace-period"), seconds == -1:
@@ -107,8 +107,8 @@ func findPods(ctx context.Context, c *client.Client, namespace string, names []s
 	return pods, nil
 }
 
-// waitFor waits until done returns true for every pod (now is nil for one that is gone), or
-// returns an error.
+// waitFor waits until done returns true for every pod, or an error for one. now is nil for a pod
+// that is gone.
 func (p *program) waitFor(ctx context.Context, c *client.Client, timeout time.Duration, pods []*v1.Pod, done func(before, now *v1.Pod) (bool, error)) error {
 	if timeout > 0 {
 		var cancel context.CancelFunc
@@ -158,5 +158,5 @@ func (p *program) waitFor(ctx context.Context, c *client.Client, timeout time.Du
 	if ctx.Err() != nil {
 		return p.waitEnd(context.Cause(ctx), left())
 	}
-	return failed(exitFailure, errors.New("the agent has stopped; it continues when it runs again"))
+	return failed(exitFailure, errors.New("the agent has stopped; the next agent continues"))
 }

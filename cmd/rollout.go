@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// rolled are the kinds that have rollouts.
+// rolled returns the kinds that have rollouts.
 func rolled() []string { return []string{pod.KindDeployment, pod.KindStatefulSet, pod.KindDaemonSet} }
 
 func (p *program) rolloutCommand() *cobra.Command {
@@ -40,7 +40,7 @@ when its field changes in the manifest, or with --clear.`,
 	return cmd
 }
 
-// changeFlags are those of a command that changes workloads.
+// changeFlags are the flags of a command that changes workloads.
 type changeFlags struct {
 	endpoint  *endpoint
 	namespace *string
@@ -54,7 +54,7 @@ func (p *program) addChange(cmd *cobra.Command, kinds ...string) changeFlags {
 	return f
 }
 
-// change does one verb for each workload that args name, and prints the results.
+// change asks the agent to apply verb to each workload that args name, and prints the results.
 func (p *program) change(cmd *cobra.Command, f changeFlags, args []string, verb string, q url.Values) error {
 	refs, err := workloadRefs(args, f.kinds...)
 	if err != nil {
@@ -84,7 +84,7 @@ func (p *program) change(cmd *cobra.Command, f changeFlags, args []string, verb 
 	return nil
 }
 
-// notChanged returns the end of a command that the agent refused, in kubectl's words.
+// notChanged returns the error of a command that the agent refused, in kubectl's words.
 func (p *program) notChanged(err error, ref workloadRef, w *ui.Workload) error {
 	refused, is := errors.AsType[*client.RefusedError](err)
 	if !is || refused.Code != http.StatusConflict {
@@ -112,7 +112,7 @@ func ownerOf(w *ui.Workload) string {
 	return ""
 }
 
-// rolloutChange is a subcommand without flags of its own.
+// rolloutChange returns a subcommand of rollout without flags of its own.
 func (p *program) rolloutChange(name, verb, short string, kinds ...string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     name + " KIND/NAME...",
@@ -152,7 +152,7 @@ func (p *program) rolloutUndoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undo KIND/NAME...",
 		Short: "Return to an older revision",
-		Long: `Return to the revision before, or to that of --to-revision. The manifest stays
+		Long: `Return to the previous revision, or to that of --to-revision. The manifest stays
 as it is: the override ends when the template in the manifest changes. Without
 --to-revision, undo skips revisions that failed and were rolled back.`,
 		Args: cobra.ArbitraryArgs,
@@ -160,7 +160,7 @@ as it is: the override ends when the template in the manifest changes. Without
   nodectl rollout undo statefulset/db --to-revision=2
   nodectl rollout undo deployment/web --clear`,
 	}
-	to := cmd.Flags().Int64("to-revision", 0, "the revision to return to (default: the one before)")
+	to := cmd.Flags().Int64("to-revision", 0, "the revision to return to (default: the previous one)")
 	end := cmd.Flags().Bool("clear", false, "end the override: the manifest decides again")
 	word(cmd.Flags(), "to-revision", "N")
 	cmd.Flags().Lookup("to-revision").DefValue = ""
@@ -254,7 +254,7 @@ with code 1 if it fails or was rolled back, and with code 4 after --timeout.`,
 	}
 	watch := cmd.Flags().BoolP("watch", "w", true, "wait until it is done")
 	timeout := cmd.Flags().Duration("timeout", 0, "exit with code 4 after this time; 0 means never")
-	number := cmd.Flags().Int64("revision", 0, "fail once another revision is the newest one")
+	number := cmd.Flags().Int64("revision", 0, "fail when another revision is the newest one")
 	word(cmd.Flags(), "revision", "N")
 	cmd.Flags().Lookup("revision").DefValue = ""
 	f := p.addChange(cmd, rolled()...)
@@ -284,7 +284,7 @@ with code 1 if it fails or was rolled back, and with code 4 after --timeout.`,
 func (p *program) followRollout(ctx context.Context, c *client.Client, f changeFlags, w *ui.Workload, watch bool, number int64) error {
 	k, _ := workloadKindOf(w.Kind)
 	namespace, name, last := w.Object.GetNamespace(), w.Object.GetName(), ""
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		text, done, err := ui.RolloutStatus(w)
@@ -322,8 +322,7 @@ func (p *program) followRollout(ctx context.Context, c *client.Client, f changeF
 	}
 }
 
-// rolledBack returns why the workload does not have the version of its source, "" if it has, or if
-// a person chose another one.
+// rolledBack returns the reason of a rollback that is in effect, or "".
 func rolledBack(w *ui.Workload) string {
 	if i := slices.IndexFunc(w.Overrides, func(o ui.WorkloadOverride) bool { return o.Rollback }); i >= 0 {
 		return w.Overrides[i].Why

@@ -32,7 +32,7 @@ func Main() int {
 	return p.run(ctx, p.asKubelet(os.Args[0], os.Args[1:]))
 }
 
-// program is one run of nodectl. Only the goroutine that calls run uses it.
+// program is one run of nodectl. Only the goroutine that calls run changes its fields, except debug.
 type program struct {
 	in       *os.File
 	out, err *output
@@ -45,7 +45,7 @@ type program struct {
 	kubelet      config.Layer   // settings of a KubeletConfiguration
 	kubeletFile  string         // a KubeletConfiguration named by --config
 	kubeletFlags *pflag.FlagSet // the kubelet's flags that are not settings
-	named        map[string]any // defaults of a call by another name (kubelet)
+	named        map[string]any // defaults if the program was started as kubelet
 
 	serving bool // the command is serve: its log may use standard output
 
@@ -88,8 +88,8 @@ func (p *program) root() *cobra.Command {
 		SilenceUsage:      true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	// cobra's own --version needs a text/template for another text. Templates call methods by
-	// name, for which the linker keeps every exported method of every type.
+	// cobra's own --version prints through text/template. Templates call methods by name, so the
+	// linker would keep every exported method of every type.
 	root.Flags().BoolP("version", "v", false, "print the version")
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { _ = p.out.print(helpText(cmd)) })
 	root.SetFlagErrorFunc(flagError)
@@ -124,14 +124,14 @@ func (p *program) prepare(cmd *cobra.Command) error {
 	return p.begin(cmd)
 }
 
-// colour sets the colour and width of the two streams.
+// colour detects the colours and width of the two streams. mode is --color.
 func (p *program) colour(mode string) {
-	p.out.look(mode, p.env)
-	p.err.look(mode, p.env)
+	p.out.detect(mode, p.env)
+	p.err.detect(mode, p.env)
 }
 
-// isCompletion reports whether cmd is for a shell's completion, which must work with an
-// invalid configuration.
+// isCompletion reports whether cmd must work with an invalid configuration: the completion of a
+// shell, and commands that use no setting.
 func isCompletion(cmd *cobra.Command) bool {
 	switch cmd.Name() {
 	case cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd, "completion", "help", "gen", "version":

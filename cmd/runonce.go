@@ -20,7 +20,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// runonceFlags are runonce's own.
 type runonceFlags struct {
 	until         *choice
 	output        *choice
@@ -45,8 +44,8 @@ A Job is done when it has completed or failed. Any other workload is ready when
 all its pods have its newest version and are available; it then counts as done,
 too. A CronJob starts nothing.
 
-runonce serves no Services: it exits, and nothing would keep their endpoints.
-Use serve for pods that call each other by the names of Services.`,
+runonce serves no Services: after its exit, nothing would update their
+endpoints. Use serve for pods that call each other by the names of Services.`,
 		Args: noArgs,
 		Example: `  nodectl runonce -f web.yaml --until ready
   nodectl runonce -f job.yaml --until done --cleanup
@@ -127,10 +126,10 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 	return ended(reportCode(d))
 }
 
-// namedServices is how many Services a notice names.
+// namedServices is the maximum number of Services that a notice names.
 const namedServices = 5
 
-// notServed is the notice for Services that runonce does not serve.
+// notServed returns the notice about Services that runonce does not serve.
 func notServed(services []pod.Key) string {
 	var names []string
 	for _, key := range services[:min(len(services), namedServices)] {
@@ -173,7 +172,7 @@ func reportCode(d ui.RunReport) int {
 // checkedSet reads every source once, and returns a set only if it has no problems and
 // at least one pod or workload.
 func (p *program) checkedSet(ctx context.Context) (set agent.Set, err error) {
-	p.cfg.Kubeconfig, p.cfg.EtcdEndpoints = "", nil // of serve, which may share the configuration
+	p.cfg.Kubeconfig, p.cfg.EtcdEndpoints = "", nil // for serve, which may use the same configuration file
 	p.cfg, p.given = look.Absolute(p.cfg)
 	cfg := p.look(slog.LevelError)
 	kept, err := cfg.Records()
@@ -183,7 +182,7 @@ func (p *program) checkedSet(ctx context.Context) (set agent.Set, err error) {
 	if set.Merged, set.Sources, err = cfg.Manifests(ctx, kept); err != nil {
 		return set, err
 	}
-	p.skipped(set.Merged)
+	p.printSkipped(set.Merged)
 	if code := p.printProblems(set.Merged, true); code != exitOK {
 		return set, ended(code)
 	}

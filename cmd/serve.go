@@ -21,7 +21,7 @@ func (p *program) serveCommand() *cobra.Command {
 		Long: `Run the pods of all sources on this machine and keep them in sync, until a
 signal stops serve. The pods keep running then, and the next serve adopts them
 unchanged. serve stops a pod that is no longer in a source, but only if nodectl
-started it on this node and the source it came from has been read.
+started it on this node and serve has read the pod's source.
 
 To start a pod after another one, give it the annotation
 nodectl.dev/depends-on: NAME[:started|ready|done], with commas between several.
@@ -50,7 +50,7 @@ watchdog while it works.`,
 	return cmd
 }
 
-// serve serves until a signal stops it, which is no failure.
+// serve runs the agent until a signal. It then returns nil.
 func (p *program) serve(ctx context.Context) error {
 	p.cfg, p.given = look.Absolute(p.cfg)
 	cfg := p.agentConfig(slog.LevelInfo)
@@ -63,7 +63,8 @@ func (p *program) serve(ctx context.Context) error {
 	return a.Run(ctx)
 }
 
-// agentConfig returns the configuration of an agent; own is the command's level of logging.
+// agentConfig returns the configuration of an agent; own is the command's log level without
+// --log-level.
 func (p *program) agentConfig(own slog.Level) agent.Config {
 	v := readVersion()
 	return agent.Config{

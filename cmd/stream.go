@@ -13,24 +13,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// errClosed means that the reader of standard output is gone. It ends a command and is
-// no failure.
+// errClosed means that the reader of standard output is gone. A command that returns it ends with
+// exit code 0.
 var errClosed = errors.New("standard output is closed")
 
 // output is one of the program's two streams, with its display features.
 type output struct {
 	*ui.View
-	file *os.File
-	held *heldText  // receives the text while a screen is shown; else nil
-	live *liveLines // lines below all text, on a terminal; else nil
+	file   *os.File
+	buffer *textBuffer // receives the text while a screen is shown; else nil
+	live   *liveLines  // lines below all text, on a terminal; else nil
 }
 
 func newOutput(f *os.File) *output {
 	return &output{file: f, View: ui.New(f, ui.Screen{})}
 }
 
-// look finds out the width and colours that the stream can show. mode is --color.
-func (o *output) look(mode string, env func(string) string) {
+// detect sets the width and colours that the stream can show. mode is --color.
+func (o *output) detect(mode string, env func(string) string) {
 	screen := ui.Screen{}
 	terminal := term.IsTerminal(int(o.file.Fd()))
 	if terminal {
@@ -48,8 +48,8 @@ func (o *output) terminal() bool { return term.IsTerminal(int(o.file.Fd())) }
 
 // Write implements io.Writer. It returns errClosed if the reader is gone.
 func (o *output) Write(b []byte) (int, error) {
-	if o.held != nil {
-		return o.held.Write(b)
+	if o.buffer != nil {
+		return o.buffer.Write(b)
 	}
 	if o.live != nil {
 		return o.live.Write(b)
@@ -88,10 +88,9 @@ func (i interrupted) code() int {
 	return exitFailure
 }
 
-// withSignals returns a context that ends at the first SIGINT or SIGTERM, with
-// interrupted as its cause. A second signal ends the program at once. Writing
-// to a closed pipe becomes an error instead of a signal; programs started from
-// here still get the signal, as it is caught and not ignored.
+// withSignals returns a context that ends at the first SIGINT or SIGTERM, with interrupted as its
+// cause. A second signal ends the program at once. A write to a closed pipe returns an error and
+// sends no signal. SIGPIPE is caught, not ignored, so programs that nodectl starts still get it.
 func withSignals(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1) // the runtime sends, the goroutine below receives; when full, one signal has been enough

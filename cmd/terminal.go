@@ -19,8 +19,8 @@ type terminal struct {
 	once  sync.Once
 }
 
-// openTerminal puts the terminal of in into raw mode until close. It returns nil if in is
-// no terminal.
+// openTerminal puts the terminal of in into raw mode until close is called. It returns nil if in
+// is not a terminal.
 func openTerminal(in, out *os.File) (*terminal, error) {
 	if !term.IsTerminal(int(in.Fd())) {
 		return nil, nil

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// resized calls f now, and whenever the terminal gets another size, until stop.
+// resized calls f at once, and each time the terminal gets another size, until stop.
 func resized(f func()) (stop func()) {
 	changes := make(chan os.Signal, 1) // the runtime sends, the goroutine below receives; when full, the goroutine is about to read the size anyway
 	done := make(chan struct{})

@@ -1,6 +1,6 @@
 package cmd
 
-// resized calls f now: a console does not report a new size.
+// resized calls f once: a console does not report a new size.
 func resized(f func()) (stop func()) {
 	f()
 	return func() {}

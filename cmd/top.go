@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// topBetween is the time between two readings; top shows the usage in between.
-const topBetween = time.Second
+// topInterval is the time between two readings; top shows the usage in between.
+const topInterval = time.Second
 
 func (p *program) topCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -29,7 +29,7 @@ func (p *program) topCommand() *cobra.Command {
 	return cmd
 }
 
-// topFlags are those of top pods and top nodes.
+// topFlags are the flags of top pods and top nodes.
 type topFlags struct {
 	endpoint   *endpoint
 	columns    ui.Columns
@@ -84,13 +84,13 @@ func (p *program) addTop(cmd *cobra.Command, f *topFlags) {
 	f.endpoint = p.addEndpoint(cmd)
 }
 
-// usedTwice reads the usage twice.
-func usedTwice(ctx context.Context, c *client.Client) (before, now *stats.Summary, err error) {
+// readTwice reads the usage twice, topInterval apart.
+func readTwice(ctx context.Context, c *client.Client) (before, now *stats.Summary, err error) {
 	if before, err = c.Summary(ctx); err != nil {
 		return nil, nil, unanswered(err)
 	}
 	select {
-	case <-time.After(topBetween):
+	case <-time.After(topInterval):
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}
@@ -121,7 +121,7 @@ func (p *program) topPods(cmd *cobra.Command, f topFlags, names []string) error 
 		p.say(p.err.Notice("no pods on this node"))
 		return nil
 	}
-	before, now, err := usedTwice(cmd.Context(), c)
+	before, now, err := readTwice(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
@@ -178,8 +178,8 @@ func podUsage(before, now *stats.Summary, want func(stats.PodStats) bool, contai
 	return rows
 }
 
-// nanocores returns the CPU usage between two readings; 1e9 is one core. A container that
-// restarted in between counts from its start.
+// nanocores returns the CPU usage between two readings; 1e9 is one core. If the container
+// restarted in between, it returns the usage that the node has measured.
 func nanocores(before, now *stats.CPUStats) uint64 {
 	switch {
 	case now == nil:
@@ -205,12 +205,12 @@ func (p *program) topNodes(cmd *cobra.Command, f topFlags) error {
 	if err != nil {
 		return err
 	}
-	before, now, err := usedTwice(cmd.Context(), c)
+	before, now, err := readTwice(cmd.Context(), c)
 	if err != nil {
 		return err
 	}
 	u := ui.NodeUsage{Name: now.Node.NodeName, Nanocores: nanocores(before.Node.CPU, now.Node.CPU), Bytes: workingSet(now.Node.Memory)}
-	if node, err := c.Node(cmd.Context()); err == nil { // a kubelet has no route for its node
+	if node, err := c.Node(cmd.Context()); err == nil { // a kubelet does not serve its Node
 		cpu, memory := node.Status.Allocatable[v1.ResourceCPU], node.Status.Allocatable[v1.ResourceMemory]
 		u.MilliCPU, u.Memory = cpu.MilliValue(), memory.Value()
 	}

@@ -55,9 +55,9 @@ func TestDetachKeysLeaveATerminal(t *testing.T) {
 	}
 }
 
-func TestPlaceOf(t *testing.T) {
+func TestParseSide(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]place{
+	for text, want := range map[string]copySide{
 		"web:/etc":     {"web", "/etc"},
 		"shop/db:data": {"shop", ""},
 		"./a:b":        {"", "./a:b"},
@@ -67,9 +67,9 @@ func TestPlaceOf(t *testing.T) {
 		"web:":         {"web", ""},
 	} {
 		if text == "shop/db:data" {
-			want = place{"shop/db", "data"}
+			want = copySide{"shop/db", "data"}
 		}
-		if got := placeOf(text); got != want {
+		if got := parseSide(text); got != want {
 			t.Errorf("%s: %+v, want %+v", text, got, want)
 		}
 	}

@@ -19,13 +19,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// lookAgain is the delay after which an agent that has not read its pods is asked again.
-const lookAgain = 200 * time.Millisecond
+// pollInterval is the time between two requests for a state that the agent does not stream.
+const pollInterval = 200 * time.Millisecond
 
 // errWaited is the error of a timeout.
 var errWaited = errors.New("timed out")
 
-// waitFlags are those of wait.
 type waitFlags struct {
 	endpoint  *endpoint
 	namespace *string
@@ -116,8 +115,7 @@ func (p *program) wait(cmd *cobra.Command, f *waitFlags, names []string) error {
 	return p.waitEnd(err, left)
 }
 
-// waitFiles waits for the pods and workloads of the manifests of -f. Other objects have no status to
-// wait for.
+// waitFiles waits for the pods and workloads of the manifests of -f. Other objects have no status.
 func (p *program) waitFiles(ctx context.Context, c *client.Client, g goal) error {
 	state, code, err := p.readManifests(ctx)
 	if err != nil {
@@ -153,7 +151,7 @@ func (p *program) waitFiles(ctx context.Context, c *client.Client, g goal) error
 	return ended(code)
 }
 
-// cutKind reads one KIND/NAME of the given kinds.
+// cutKind reads one KIND/NAME. kinds are the words for one kind, the first one its name.
 func cutKind(args []string, kinds ...string) (kind, name string, ok bool) {
 	if len(args) != 1 {
 		return "", "", false
@@ -162,7 +160,8 @@ func cutKind(args []string, kinds ...string) (kind, name string, ok bool) {
 	return kinds[0], name, ok && slices.Contains(kinds, before)
 }
 
-// waitEnd returns the end of the command; left has the conditions that were not met.
+// waitEnd returns the error of the command. After a timeout it reports the objects in left, which
+// have not met the condition.
 func (p *program) waitEnd(err error, left []string) error {
 	if errors.Is(err, errWaited) {
 		for _, l := range left {
@@ -236,13 +235,12 @@ func (g goal) podMet(it *v1.Pod) bool {
 	})
 }
 
-// waitPods waits for pods, and prints each that reaches the goal. left are those that have
-// not.
-func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k client.PodSelector) (left []string, err error) {
+// waitPods waits for pods, and prints each pod that reaches the goal. left are the other pods.
+func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k client.Pick) (left []string, err error) {
 	all, err := c.Pods(ctx)
 	for client.IsRefused(err, http.StatusServiceUnavailable) && ctx.Err() == nil { // the agent has just started, or is stopping
 		select {
-		case <-time.After(lookAgain):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 		}
 		all, err = c.Pods(ctx)
@@ -277,7 +275,7 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k clie
 		}
 	}
 	for i := range there {
-		if err := w.look(&there[i], false); err != nil {
+		if err := w.check(&there[i], false); err != nil {
 			return nil, err
 		}
 	}
@@ -286,7 +284,7 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k clie
 	}
 	for change, err := range c.WatchPods(ctx, there) {
 		if err == nil {
-			err = w.look(change.Object, change.Type == "DELETED")
+			err = w.check(change.Object, change.Type == "DELETED")
 		}
 		if err != nil || len(w.open) == 0 {
 			return w.left(), err
@@ -302,8 +300,8 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k clie
 type waiting struct {
 	p    *program
 	goal goal
-	pick client.PodSelector
-	open map[string]string // the user's name of a pod, by UID (for create by name)
+	pick client.Pick
+	open map[string]string // pods/NAME by UID; for create, by the name that the user gave
 }
 
 func (w *waiting) left() (names []string) {
@@ -314,8 +312,9 @@ func (w *waiting) left() (names []string) {
 	return names
 }
 
-// look checks one pod: its current state, or its last one if it is gone.
-func (w *waiting) look(it *v1.Pod, gone bool) error {
+// check prints a pod that has reached the goal, and removes it from open. it is the pod's current
+// state, or its last one if it is gone.
+func (w *waiting) check(it *v1.Pod, gone bool) error {
 	key := string(it.UID)
 	if w.goal.kind == "create" {
 		ok, i := w.pick.Matches(it)
@@ -326,7 +325,7 @@ func (w *waiting) look(it *v1.Pod, gone bool) error {
 			key = w.pick.Given[i]
 		}
 	}
-	if _, waits := w.open[key]; !waits {
+	if _, isOpen := w.open[key]; !isOpen {
 		return nil
 	}
 	switch {
@@ -334,13 +333,12 @@ func (w *waiting) look(it *v1.Pod, gone bool) error {
 		return failed(exitFailure, errors.New("pod "+it.Name+" was deleted"))
 	case gone || w.goal.kind != "delete" && w.goal.podMet(it):
 		delete(w.open, key)
-		word := " condition met\n"
-		return w.p.out.print("pod/" + ui.Clean(it.Name) + word)
+		return w.p.out.print("pod/" + ui.Clean(it.Name) + " condition met\n")
 	}
 	return nil
 }
 
-// waitNode waits for the node.
+// waitNode waits until the node reaches the goal.
 func (p *program) waitNode(ctx context.Context, c *client.Client, g goal, name string) error {
 	if g.kind == "create" || g.kind == "delete" {
 		return failed(exitUsage, errors.New("--for="+g.kind+" works only for pods"))

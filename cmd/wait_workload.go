@@ -24,22 +24,22 @@ func ofWorkloads(args []string) bool {
 	return ok && (slash || len(args) > 1)
 }
 
-// bare returns the name without its namespace.
-func (r workloadRef) bare() string { return r.name[strings.LastIndex(r.name, "/")+1:] }
+// shortName returns the name without its namespace.
+func (r workloadRef) shortName() string { return r.name[strings.LastIndex(r.name, "/")+1:] }
 
-// refNames returns "deployments/web".
+// refNames returns names such as "deployments/web".
 func refNames(refs []workloadRef) (names []string) {
 	for _, ref := range refs {
-		names = append(names, ref.plural+"/"+ref.bare())
+		names = append(names, ref.plural+"/"+ref.shortName())
 	}
 	return names
 }
 
-// waitWorkloads waits for workloads, and prints each that reaches the goal. left are those that
-// have not.
+// waitWorkloads waits for workloads one after the other, and prints each that reaches the goal.
+// left are the other workloads.
 func (p *program) waitWorkloads(ctx context.Context, c *client.Client, g goal, namespace string, refs []workloadRef) (left []string, err error) {
 	left = refNames(refs)
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for _, ref := range refs {
 		for {
@@ -60,7 +60,7 @@ func (p *program) waitWorkloads(ctx context.Context, c *client.Client, g goal, n
 			}
 		}
 		left = left[1:]
-		if err := p.out.print(ui.WorkloadRef(ref.kind, ref.bare()) + " condition met\n"); err != nil {
+		if err := p.out.print(ui.WorkloadRef(ref.kind, ref.shortName()) + " condition met\n"); err != nil {
 			return left, err
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// watchFlags are watch's own.
 type watchFlags struct {
 	mode      *choice
 	output    *choice
@@ -69,8 +68,8 @@ sources: first its current pods, then changes, until the agent stops.`,
 	return cmd
 }
 
-// watch prints updates until max, a timeout, a signal, the end of the reader, or until no
-// source can change any more.
+// watch prints updates until --max-events, --timeout or a signal, until the reader of its output
+// is gone, or until no source can change.
 func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
 	s, err := f.selection()
 	if err != nil {
@@ -111,12 +110,12 @@ func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
 	return nil
 }
 
-// updates returns the updates to print: an agent's, or those of the sources.
+// updates returns the updates of the agent (--attach), or those of the sources.
 func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags, s ui.Selection) (iter.Seq2[ui.PodUpdate, error], error) {
 	if f.attach {
 		for _, name := range slices.Concat(sourceSettings(), clusterSettings()) {
 			if flag := cmd.Flags().Lookup(name); flag != nil && flag.Changed {
-				return nil, usage(cmd, errors.New("--attach and --"+name+" exclude each other: an agent has its own sources"))
+				return nil, usage(cmd, errors.New("--attach and --"+name+" exclude each other: the agent reads its own sources"))
 			}
 		}
 		return p.followed(ctx, s), nil
@@ -134,7 +133,7 @@ func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags,
 	}, nil
 }
 
-// printUpdate prints one line, or several for several pods as text.
+// printUpdate prints one update: a line of JSON, or a line of text for each pod.
 func (p *program) printUpdate(d ui.PodUpdate, f watchFlags) error {
 	if podconfig.Op(d.Op) == feed.NOTICE {
 		p.say(p.err.Notice(d.Problem.Error()))

@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui/tui"
 )
 
-// watchScreen is watch --tui. It ends with the error of a stream that fails.
+// watchScreen runs watch --tui. If the stream of updates fails, it returns that error.
 func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFlags, s ui.Selection) error {
 	for _, name := range []string{"output", "full", "show-diff"} {
 		if cmd.Flags().Changed(name) {
@@ -31,7 +31,7 @@ func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFl
 	if !f.attach && slices.Contains(p.cfg.Filename, "-") && term.IsTerminal(int(p.in.Fd())) {
 		return usage(cmd, errors.New("--tui reads keys from the terminal, so -f - needs its manifests from a pipe"))
 	}
-	defer p.hold()()
+	defer p.bufferErrors()()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	updates, err := p.updates(ctx, cmd, f, s)
@@ -42,7 +42,7 @@ func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFl
 	if f.attach {
 		title = "agent of " + p.cfg.RootDir
 	}
-	var broken error // the stream's; Run returns after the stream has ended
+	var broken error // of the stream; tui.Run returns after the stream has ended
 	err = tui.Run(ctx, tui.Config{
 		In: p.in, Out: p.out.file, Title: title, Color: ui.Colored(p.cfg.Color, true, p.env),
 		Updates: func(leaving context.Context) iter.Seq[ui.PodUpdate] {
@@ -68,7 +68,7 @@ func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFl
 	return err
 }
 
-// sourceTitles returns the names of the sources, URLs without secrets.
+// sourceTitles returns the names of the sources. URLs are without secrets.
 func (p *program) sourceTitles() []string {
 	all := slices.Clone(p.cfg.SourceNames())
 	for i, name := range all {
@@ -91,42 +91,42 @@ func (p *program) sourceTitles() []string {
 	return all
 }
 
-// hold buffers standard error, if that is a terminal, until release is called, because a
-// screen is shown there.
-func (p *program) hold() (release func()) {
+// bufferErrors buffers standard error until release is called, if that is a terminal: a screen
+// is shown there.
+func (p *program) bufferErrors() (release func()) {
 	if !p.err.terminal() {
 		return func() {}
 	}
-	p.err.held = &heldText{}
+	p.err.buffer = &textBuffer{}
 	return func() {
-		text := p.err.held.text()
-		p.err.held = nil
+		text := p.err.buffer.text()
+		p.err.buffer = nil
 		p.say(text)
 	}
 }
 
-// heldText keeps the end of the text written to it. It is safe for concurrent use.
-type heldText struct {
+// textBuffer keeps the last lines written to it. It is safe for concurrent use.
+type textBuffer struct {
 	mu  sync.Mutex
 	all []byte
 }
 
-// heldMost is the size of the buffer; older lines are dropped.
-const heldMost = 16 << 10
+// bufferSize is the size of a textBuffer. It drops older lines.
+const bufferSize = 16 << 10
 
 // Write implements io.Writer.
-func (h *heldText) Write(b []byte) (int, error) {
+func (h *textBuffer) Write(b []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.all = append(h.all, b...)
-	if old := len(h.all) - heldMost; old > 0 {
+	if old := len(h.all) - bufferSize; old > 0 {
 		_, rest, _ := strings.Cut(string(h.all[old:]), "\n")
 		h.all = []byte(rest)
 	}
 	return len(b), nil
 }
 
-func (h *heldText) text() string {
+func (h *textBuffer) text() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return string(h.all)

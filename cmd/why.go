@@ -21,7 +21,7 @@ func (p *program) whyCommand() *cobra.Command {
 that have not ended (to the runtime, a registry, an API server, a volume, a hook
 or a probe). why also shows possible causes: mounts that do not answer, and
 processes that are stopped or in an uninterruptible wait, with their kernel
-stacks. If the pod waits for nothing, why says so.`,
+stacks. If the pod waits for nothing, why reports that.`,
 		Example: `  nodectl why web
   nodectl why web -n prod
   nodectl why web -o json`,
@@ -45,7 +45,7 @@ stacks. If the pod waits for nothing, why says so.`,
 			switch {
 			case client.IsRefused(err, http.StatusNotFound):
 				continue
-			case client.IsRefused(err, http.StatusServiceUnavailable): // it knows no pod of this name yet
+			case client.IsRefused(err, http.StatusServiceUnavailable): // the agent may not know the pod yet
 				missing = unanswered(err)
 				continue
 			case err != nil:
@@ -60,8 +60,8 @@ stacks. If the pod waits for nothing, why says so.`,
 	return cmd
 }
 
-// whyNames returns the pods that the name may mean, and the error for the case that there is none
-// of them. An agent whose runtime does not answer has no list of pods, but knows why each waits.
+// whyNames returns the pods that the name may mean, and the error to return if none of them
+// exists. An agent whose runtime does not answer has no list of pods, but it knows why each waits.
 func (p *program) whyNames(ctx context.Context, c *client.Client, namespace, text string) (names []client.Name, missing error) {
 	name, err := client.ParseName(text, namespace)
 	if err != nil {

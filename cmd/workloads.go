@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// workloadKind is a kind of workloads with its names on command lines.
+// workloadKind is a kind of workload with its names on command lines.
 type workloadKind struct {
 	kind, plural, short string
 }
@@ -64,7 +64,7 @@ func workloadKindOf(word string) (workloadKind, bool) {
 	return workloadKind{}, false
 }
 
-// workloadRef is a workload as a user names it.
+// workloadRef is the kind and name of a workload in an argument.
 type workloadRef struct {
 	workloadKind
 	name string
@@ -135,13 +135,13 @@ func kindList(kinds []string) string {
 	return strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
 }
 
-// workloads returns the workloads of a kind, all for "".
+// workloads returns the workloads of a kind, or all for "".
 func (p *program) workloads(ctx context.Context, c *client.Client, kind string, history bool) ([]ui.Workload, error) {
 	all, err := readWorkloads(ctx, c, kind, history)
 	return all, unanswered(err)
 }
 
-// readWorkloads is workloads with the error of the client.
+// readWorkloads does the same as workloads, and returns errors of the client unchanged.
 func readWorkloads(ctx context.Context, c *client.Client, kind string, history bool) ([]ui.Workload, error) {
 	var answer struct {
 		Items []ui.Workload `json:"items"`
@@ -150,7 +150,8 @@ func readWorkloads(ctx context.Context, c *client.Client, kind string, history b
 	return answer.Items, err
 }
 
-// oneWorkload returns the workload with a name, which may be NAMESPACE/NAME; "" is any namespace.
+// oneWorkload returns the workload with this name, which may be NAMESPACE/NAME. A namespace of ""
+// matches any.
 func oneWorkload(all []ui.Workload, k workloadKind, namespace, name string) (*ui.Workload, error) {
 	if before, after, ok := strings.Cut(name, "/"); ok {
 		if namespace != "" && namespace != before {
@@ -197,9 +198,9 @@ func podsOfWorkload(w *ui.Workload, all []ui.Workload, pods []v1.Pod) []*v1.Pod 
 	return its
 }
 
-// workloadPod returns the pod that stands for a workload in commands for one pod, as
-// deployment/web: a running and ready one first, then the oldest. ok is false if text names no
-// workload.
+// workloadPod returns the pod that a command for one pod uses if the user names a workload, such as
+// deployment/web. It prefers a ready pod, then a running one, then the oldest. ok is false if text
+// names no workload.
 func (p *program) workloadPod(ctx context.Context, c *client.Client, namespace, text string) (it *v1.Pod, ok bool, err error) {
 	word, name, slash := strings.Cut(text, "/")
 	k, known := workloadKindOf(word)
@@ -223,7 +224,7 @@ func (p *program) workloadPod(ctx context.Context, c *client.Client, namespace, 
 		return nil, true, failed(exitFailure, errors.New(k.singular()+" "+name+" has no pod"), "nodectl describe "+text+" shows why")
 	}
 	slices.SortStableFunc(its, func(a, b *v1.Pod) int {
-		return cmp.Or(cmp.Compare(standing(a), standing(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(podRank(a), podRank(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	if len(its) > 1 {
 		p.say(p.err.Notice("found " + ui.Count(len(its), "pod") + ", using pod/" + its[0].Name))
@@ -231,8 +232,8 @@ func (p *program) workloadPod(ctx context.Context, c *client.Client, namespace, 
 	return its[0], true, nil
 }
 
-// standing orders pods: ready ones, running ones, then the others.
-func standing(it *v1.Pod) int {
+// podRank orders pods: ready ones, running ones, then the others.
+func podRank(it *v1.Pod) int {
 	for _, c := range it.Status.Conditions {
 		if c.Type == v1.PodReady && c.Status == v1.ConditionTrue {
 			return 0
@@ -272,8 +273,8 @@ func (p *program) completeWorkloads(kinds ...string) completer {
 	}
 }
 
-// workloadNames returns the names of the agent's workloads of a kind, none if it does not answer
-// in time.
+// workloadNames returns the names of the agent's workloads of a kind, or none if the agent does not
+// answer in time.
 func (p *program) workloadNames(cmd *cobra.Command, k workloadKind, prefix string) []string {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 	defer cancel()
