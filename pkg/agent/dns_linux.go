@@ -29,7 +29,7 @@ const resolverCheck = 10 * time.Second
 type dnsServer struct {
 	cfg     Config
 	keeper  *process.Supervisor // nil: this node has no DNS server of its own
-	bundled bool            // the runtime is the bundled one: pods have addresses of --pod-cidr
+	bundled bool                // the runtime is the bundled one: pods have addresses of --pod-cidr
 
 	// retiring says that the configuration turns the server off. The server of an earlier agent then
 	// continues for the pods in users, by UID, because the resolver of a running pod does not change.

@@ -87,7 +87,7 @@ func (a *Agent) prepareNode(ctx context.Context) (*member, error) {
 // reading returns how the agent reads its sources.
 func (s *serving) reading() look.Reading {
 	r := look.Reading{
-		Kept: s.cfg.Specs(s.state.kept), Restored: s.lastGood(), EtcdAndAPI: true, Expander: s.expander(s.workloads),
+		Recorded: s.cfg.Specs(s.state.kept), Restored: s.lastGood(), EtcdAndAPI: true, Expander: s.expander(s.workloads),
 		API: s.member.source(s.Agent, func() *feed.Live { return s.live }),
 	}
 	if s.cfg.InsecureManifestPermissions {

@@ -100,7 +100,7 @@ func longTime(t metav1.Time) string { return t.Format(time.RFC1123Z) }
 // events writes the events, as kubectl does.
 func (s *sheet) events(h ObjectEvents, now time.Time) {
 	switch {
-	case !h.Show:
+	case !h.Wanted:
 		return
 	case !h.Known:
 		s.row(0, "Events:", "<unknown>")

@@ -144,7 +144,7 @@ func (s *sheet) statefulSet(o *appsv1.StatefulSet, pods []*v1.Pod) {
 			capacity = q.String()
 		}
 		s.row(1, "Name:", c.Name)
-		s.nonEmpty(1, "StorageClass:", valueOf(c.Spec.StorageClassName, ""))
+		s.nonEmpty(1, "StorageClass:", ptr.Deref(c.Spec.StorageClassName, ""))
 		s.row(1, "Capacity:", capacity)
 	}
 }
@@ -168,9 +168,9 @@ func (s *sheet) job(o *batchv1.Job, now time.Time) {
 	} else {
 		s.row(0, "Completions:", "<unset>")
 	}
-	s.nonEmpty(0, "Completion Mode:", string(valueOf(o.Spec.CompletionMode, "")))
-	s.row(0, "Suspend:", fmt.Sprint(valueOf(o.Spec.Suspend, false)))
-	s.row(0, "Backoff Limit:", fmt.Sprint(valueOf(o.Spec.BackoffLimit, 6)))
+	s.nonEmpty(0, "Completion Mode:", string(ptr.Deref(o.Spec.CompletionMode, "")))
+	s.row(0, "Suspend:", fmt.Sprint(ptr.Deref(o.Spec.Suspend, false)))
+	s.row(0, "Backoff Limit:", fmt.Sprint(ptr.Deref(o.Spec.BackoffLimit, 6)))
 	if t := o.Spec.TTLSecondsAfterFinished; t != nil {
 		s.row(0, "TTL Seconds After Finished:", fmt.Sprint(*t))
 	}
@@ -185,14 +185,14 @@ func (s *sheet) job(o *batchv1.Job, now time.Time) {
 	if d := o.Spec.ActiveDeadlineSeconds; d != nil {
 		s.row(0, "Active Deadline Seconds:", fmt.Sprintf("%ds", *d))
 	}
-	s.row(0, "Pods Statuses:", fmt.Sprintf("%d Active (%d Ready) / %d Succeeded / %d Failed", st.Active, valueOf(st.Ready, 0), st.Succeeded, st.Failed))
+	s.row(0, "Pods Statuses:", fmt.Sprintf("%d Active (%d Ready) / %d Succeeded / %d Failed", st.Active, ptr.Deref(st.Ready, 0), st.Succeeded, st.Failed))
 	s.nonEmpty(0, "Completed Indexes:", st.CompletedIndexes)
 	s.template(&o.Spec.Template, "")
 }
 
 func (s *sheet) cronJob(o *batchv1.CronJob) {
 	s.row(0, "Schedule:", o.Spec.Schedule)
-	s.nonEmpty(0, "Time Zone:", valueOf(o.Spec.TimeZone, ""))
+	s.nonEmpty(0, "Time Zone:", ptr.Deref(o.Spec.TimeZone, ""))
 	s.row(0, "Concurrency Policy:", string(o.Spec.ConcurrencyPolicy))
 	s.row(0, "Suspend:", trueFalse(ptr.Deref(o.Spec.Suspend, false)))
 	s.row(0, "Successful Job History Limit:", fmt.Sprint(ptr.Deref(o.Spec.SuccessfulJobsHistoryLimit, 3)))

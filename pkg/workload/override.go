@@ -143,7 +143,7 @@ func (o *Override) Apply(source *pod.Object) (effective *pod.Object, inEffect *O
 	}
 	f, rest := fieldsIn(source.Object), Override{}
 	if r := o.Replicas; r != nil {
-		if f.replicas != nil && valueOr(*f.replicas, 1) == r.Source {
+		if f.replicas != nil && ptr.Deref(*f.replicas, 1) == r.Source {
 			rest.Replicas = r
 		} else {
 			ended = append(ended, "spec.replicas")

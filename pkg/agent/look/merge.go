@@ -32,7 +32,7 @@ func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Me
 // need.
 func (c Config) Merge(ctx context.Context) (*podconfig.Merged, error) {
 	workloads := c.newWorkloads()
-	sources, err := c.Sources(Reading{Permissions: file.Say, EtcdAndAPI: true, Expander: workloads})
+	sources, err := c.Sources(Reading{Permissions: file.Warn, EtcdAndAPI: true, Expander: workloads})
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (s Sources) once(ctx context.Context) (*podconfig.Merged, error) {
 
 // Updates follows all sources, until ctx ends or no source can change any more.
 func (c Config) Updates(ctx context.Context, mode podconfig.Mode) (iter.Seq[feed.Update], error) {
-	sources, err := c.Sources(Reading{Mode: mode, Permissions: file.Say, EtcdAndAPI: true, Expander: c.newWorkloads()})
+	sources, err := c.Sources(Reading{Mode: mode, Permissions: file.Warn, EtcdAndAPI: true, Expander: c.newWorkloads()})
 	if err != nil {
 		return nil, err
 	}
@@ -96,11 +96,11 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 	if err := c.confine(); err != nil {
 		return none, err
 	}
-	r, workloads := Reading{Permissions: file.Say, EtcdAndAPI: true}, c.newWorkloads()
+	r, workloads := Reading{Permissions: file.Warn, EtcdAndAPI: true}, c.newWorkloads()
 	if o.Observer != nil {
-		o.Kept = c.recordsHere()
-		workloads = c.agentWorkloads(o.Kept)
-		r.Kept = c.Specs(o.Kept)
+		o.Records = c.recordsHere()
+		workloads = c.agentWorkloads(o.Records)
+		r.Recorded = c.Specs(o.Records)
 		sets, err := lastSets()
 		if err != nil {
 			c.Notice("some of what the agent kept of its sources cannot be read: " + err.Error())
@@ -145,7 +145,7 @@ func (c Config) confine() error {
 // recordsHere returns the agent's records of its pods, with the names of sources on this command
 // line.
 func (c Config) recordsHere() []pod.Record {
-	kept, err := c.Kept()
+	kept, err := c.Records()
 	if err != nil {
 		c.Notice("some of what the agent kept cannot be read, so pods are compared by hash: " + err.Error())
 	}

@@ -162,7 +162,7 @@ func TestForbids_RunningPodsOfAWorkload_StayBesideOtherObjects(t *testing.T) {
 		"removed before":           {[]*pod.Object{config}, source.File{File: "/m/web.yaml", Objects: []*pod.Object{config}}, 0},
 	} {
 		sets := map[string]podconfig.Restored{"file:/m": {At: time.Unix(1, 0), Files: []pod.LastGoodSet{{File: "/m/web.yaml", Objects: c.stored}}}}
-		p := podconfig.New(podconfig.Config{Sources: r.underPolicy([]source.Source{answering{file: c.file}}), Visible: r.Visible(), Kept: running, Restored: r.withoutForbidden(sets)})
+		p := podconfig.New(podconfig.Config{Sources: r.underPolicy([]source.Source{answering{file: c.file}}), Visible: r.Visible(), Recorded: running, Restored: r.withoutForbidden(sets)})
 		m := p.Once(t.Context())
 		if m.Pods.Len() != c.want {
 			t.Errorf("%s: %d pods, want %d", name, m.Pods.Len(), c.want)

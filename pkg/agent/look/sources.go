@@ -26,8 +26,8 @@ import (
 // Reading configures how an agent or a command reads the sources.
 type Reading struct {
 	Mode podconfig.Mode
-	// Kept has the specs in the agent's records of pods, Restored the last good set of each layer.
-	Kept     []*pod.Spec
+	// Recorded holds the specs in the agent's records of pods, Restored the last good set of each layer.
+	Recorded []*pod.Spec
 	Restored map[string]podconfig.Restored
 	// Expander makes the pods of workloads; nil makes none.
 	Expander podconfig.Expander
@@ -70,7 +70,7 @@ func (c Config) Sources(r Reading) (Sources, error) {
 	rules := Rules{policy}
 	return Sources{
 		Config: podconfig.New(podconfig.Config{
-			Sources: rules.underPolicy(all), Visible: rules.Visible(), Mode: r.Mode, Kept: r.Kept, Restored: rules.withoutForbidden(r.Restored), Expander: r.Expander, Log: c.Log,
+			Sources: rules.underPolicy(all), Visible: rules.Visible(), Mode: r.Mode, Recorded: r.Recorded, Restored: rules.withoutForbidden(r.Restored), Expander: r.Expander, Log: c.Log,
 		}),
 		Rules: rules,
 	}, nil

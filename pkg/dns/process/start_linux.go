@@ -117,8 +117,8 @@ func closeAll(fds []int) {
 // start starts the process with sockets, and connects to it. The process has a session of its own, so
 // that no signal of a terminal reaches it. It has none of the agent's environment variables. The
 // record names the process, and old if it is not nil.
-func (k *Supervisor) start(ctx context.Context, sockets []int, old *conn) (_ *conn, err error) {
-	control, err := k.listen()
+func (s *Supervisor) start(ctx context.Context, sockets []int, old *conn) (_ *conn, err error) {
+	control, err := s.listen()
 	if err != nil {
 		return nil, err
 	}

@@ -58,24 +58,24 @@ type Supervisor struct {
 	wait    time.Duration // the wait after the next failure
 }
 
-// New returns a Supervisor that does nothing until Want.
+// New returns a Supervisor that does nothing until Enable.
 func New(cfg Config) *Supervisor {
 	return &Supervisor{cfg: cfg, changed: make(chan struct{}, 1), locked: make(chan struct{}, 1)}
 }
 
 // lock waits until no other goroutine uses the process.
-func (k *Supervisor) lock() { k.locked <- struct{}{} }
+func (s *Supervisor) lock() { s.locked <- struct{}{} }
 
 // unlock releases the lock.
-func (k *Supervisor) unlock() {
-	k.serving.Store(k.child != nil)
-	<-k.locked
+func (s *Supervisor) unlock() {
+	s.serving.Store(s.child != nil)
+	<-s.locked
 }
 
-// Want makes Run start the server and keep it running. It does not wait for the start.
-func (k *Supervisor) Want() {
-	if !k.wanted.Swap(true) {
-		k.wake()
+// Enable makes Run start the server and keep it running. It does not wait for the start.
+func (s *Supervisor) Enable() {
+	if !s.wanted.Swap(true) {
+		s.wake()
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *Supervisor) Ensure(ctx context.Context) error {
 		return nil
 	}
 	select {
-	case k.locked <- struct{}{}:
+	case s.locked <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -116,22 +116,22 @@ func (s *Supervisor) Servers() []string {
 
 // SetState replaces the state of the server. It does not wait for the process. Until the first
 // call, a process of an earlier agent keeps its state.
-func (k *Supervisor) SetState(s server.State) {
-	k.state.Store(&s)
-	k.wake()
+func (s *Supervisor) SetState(to server.State) {
+	s.state.Store(&to)
+	s.wake()
 }
 
 // SetFirst sets the state that a process without names has until SetState is called. With it, the
 // process resolves names outside the cluster from its start. A process of an earlier agent that has
 // names keeps them. SetFirst does not wait for the process.
-func (k *Supervisor) SetFirst(s server.State) {
-	s.Known, s.Services = false, nil
-	k.first.Store(&s)
-	k.wake()
+func (s *Supervisor) SetFirst(to server.State) {
+	to.Known, to.Services = false, nil
+	s.first.Store(&to)
+	s.wake()
 }
 
 // wake wakes up Run.
-func (k *Supervisor) wake() {
+func (s *Supervisor) wake() {
 	select {
 	case s.changed <- struct{}{}:
 	default:
@@ -151,7 +151,7 @@ func (s *Supervisor) Run(ctx context.Context) {
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
 	for {
-		again := k.step(ctx)
+		again := s.step(ctx)
 		var ended <-chan struct{}
 		s.lock()
 		if s.child != nil {
@@ -175,8 +175,8 @@ func (s *Supervisor) Run(ctx context.Context) {
 
 // step starts the process if it does not run, and sends it the newest state. again receives a value
 // when it is time for another attempt.
-func (k *Supervisor) step(ctx context.Context) (again <-chan time.Time) {
-	if !k.wanted.Load() {
+func (s *Supervisor) step(ctx context.Context) (again <-chan time.Time) {
+	if !s.wanted.Load() {
 		return nil
 	}
 	s.lock()
@@ -184,11 +184,11 @@ func (k *Supervisor) step(ctx context.Context) (again <-chan time.Time) {
 	now := time.Now()
 	err := s.ensure(ctx, now)
 	if err == nil {
-		if err = k.replace(ctx); err != nil {
-			k.kill()
-			k.failed(now, fmt.Errorf("replace it: %w", err))
-		} else if err = k.send(); err != nil {
-			k.delay(now, err) // noteMissed has logged it
+		if err = s.replace(ctx); err != nil {
+			s.kill()
+			s.failed(now, fmt.Errorf("replace it: %w", err))
+		} else if err = s.send(); err != nil {
+			s.delay(now, err) // noteMissed has logged it
 		} else {
 			s.wait, s.retry = 0, time.Time{}
 		}
@@ -206,17 +206,17 @@ func (s *Supervisor) send() error {
 	}
 	newest := s.state.Load()
 	switch {
-	case newest == nil && k.child.nameless:
-		newest = k.first.Load()
-	case k.child.outdated: // the process that replaces it gets the state
+	case newest == nil && s.child.nameless:
+		newest = s.first.Load()
+	case s.child.outdated: // the process that replaces it gets the state
 		return nil
 	}
 	if newest == nil || s.child.sent == newest {
 		return nil
 	}
-	if _, err := k.child.call(request{Op: opState, State: newest}); err != nil {
+	if _, err := s.child.call(request{Op: opState, State: newest}); err != nil {
 		err = fmt.Errorf("send it the Services: %w", err)
-		k.noteMissed(err)
+		s.noteMissed(err)
 		return err
 	}
 	s.child.sent = newest
@@ -228,7 +228,7 @@ func (s *Supervisor) send() error {
 const maxMissed = 3
 
 // noteMissed counts a missing answer, and kills the process after maxMissed of them. The lock is held.
-func (k *Supervisor) noteMissed(err error) {
+func (s *Supervisor) noteMissed(err error) {
 	select {
 	case <-s.child.ended: // ensure starts another one
 		return
@@ -238,24 +238,24 @@ func (k *Supervisor) noteMissed(err error) {
 		s.report(err)
 		return
 	}
-	k.child.missed++
-	k.cfg.Log.Warn("DNS server does not answer", "pid", k.child.pid, "times", k.child.missed, "error", err)
-	if k.child.missed >= maxMissed {
-		k.cfg.Log.Warn("Killing DNS server, to start it again", "pid", k.child.pid)
-		k.kill()
+	s.child.missed++
+	s.cfg.Log.Warn("DNS server does not answer", "pid", s.child.pid, "times", s.child.missed, "error", err)
+	if s.child.missed >= maxMissed {
+		s.cfg.Log.Warn("Killing DNS server, to start it again", "pid", s.child.pid)
+		s.kill()
 	}
 }
 
 // check asks the process for its status. It adds the address again if another program has removed it.
-func (k *Supervisor) check() {
-	k.lock()
-	defer k.unlock()
-	if k.child == nil {
+func (s *Supervisor) check() {
+	s.lock()
+	defer s.unlock()
+	if s.child == nil {
 		return
 	}
 	now, err := s.child.status()
 	if err != nil {
-		k.noteMissed(err)
+		s.noteMissed(err)
 		return
 	}
 	s.counts.Store(&now.Counts)
@@ -265,10 +265,10 @@ func (k *Supervisor) check() {
 }
 
 // kill kills the process. The lock is held.
-func (k *Supervisor) kill() {
-	if k.child != nil {
-		k.child.kill()
-		k.release()
+func (s *Supervisor) kill() {
+	if s.child != nil {
+		s.child.kill()
+		s.release()
 	}
 }
 
@@ -282,13 +282,13 @@ func (s *Supervisor) release() {
 
 // ensure starts the process if it does not run. For some time after a failure, it only returns that
 // failure. The lock is held.
-func (k *Supervisor) ensure(ctx context.Context, now time.Time) error {
-	if k.child != nil {
+func (s *Supervisor) ensure(ctx context.Context, now time.Time) error {
+	if s.child != nil {
 		select {
-		case <-k.child.ended:
-			k.cfg.Log.Warn("DNS server has ended; starting it again", "pid", k.child.pid, "log", k.cfg.LogFile)
-			k.child.collect()
-			k.release()
+		case <-s.child.ended:
+			s.cfg.Log.Warn("DNS server has ended; starting it again", "pid", s.child.pid, "log", s.cfg.LogFile)
+			s.child.collect()
+			s.release()
 		default:
 			return nil
 		}
@@ -308,22 +308,22 @@ func (k *Supervisor) ensure(ctx context.Context, now time.Time) error {
 }
 
 // failed reports an error, and delays the next attempt. The lock is held.
-func (k *Supervisor) failed(now time.Time, err error) {
-	k.report(err)
-	k.delay(now, err)
+func (s *Supervisor) failed(now time.Time, err error) {
+	s.report(err)
+	s.delay(now, err)
 }
 
 // delay delays the next attempt, and stores the reason. The lock is held.
-func (k *Supervisor) delay(now time.Time, err error) {
-	k.failure = err
-	k.wait = min(max(2*k.wait, retryFirst), retryMost)
-	k.retry = now.Add(k.wait)
+func (s *Supervisor) delay(now time.Time, err error) {
+	s.failure = err
+	s.wait = min(max(2*s.wait, retryFirst), retryMost)
+	s.retry = now.Add(s.wait)
 }
 
 // report logs a failure, unless it is the last one again. The lock is held.
-func (k *Supervisor) report(err error) {
-	if k.failure == nil || k.failure.Error() != err.Error() {
-		k.cfg.Log.Error("Failed to run the DNS server; new pods get the name servers of the node", "error", err)
+func (s *Supervisor) report(err error) {
+	if s.failure == nil || s.failure.Error() != err.Error() {
+		s.cfg.Log.Error("Failed to run the DNS server; new pods get the name servers of the node", "error", err)
 	}
 	s.failure = err
 }
@@ -352,8 +352,8 @@ func (s *Supervisor) open(ctx context.Context) error {
 		return err
 	}
 	if old != nil {
-		k.child, old.outdated, old.nameless = old, !old.isProgram(k.cfg.program()), !old.known
-		k.cfg.Log.Info("Adopted DNS server", "pid", old.pid, "address", k.cfg.Address)
+		s.child, old.outdated, old.nameless = old, !old.isProgram(s.cfg.program()), !old.known
+		s.cfg.Log.Info("Adopted DNS server", "pid", old.pid, "address", s.cfg.Address)
 		return nil
 	}
 	sockets, err := bind(netip.AddrPortFrom(s.cfg.Address, 53))
@@ -364,8 +364,8 @@ func (s *Supervisor) open(ctx context.Context) error {
 	if s.child, err = s.start(ctx, sockets, nil); err != nil {
 		return err
 	}
-	k.child.nameless = true
-	k.cfg.Log.Info("Started DNS server", "pid", k.child.pid, "address", k.cfg.Address)
+	s.child.nameless = true
+	s.cfg.Log.Info("Started DNS server", "pid", s.child.pid, "address", s.cfg.Address)
 	return nil
 }
 
@@ -410,8 +410,8 @@ func (c Config) program() string {
 }
 
 // address adds the address of the server to the loopback interface, and records it.
-func (k *Supervisor) address() error {
-	had, err := usageOf(k.cfg.Address)
+func (s *Supervisor) address() error {
+	had, err := usageOf(s.cfg.Address)
 	if err != nil {
 		return err
 	}
@@ -421,8 +421,8 @@ func (k *Supervisor) address() error {
 	if err := had.conflict(s.cfg.Address, s.cfg.Range); err != nil {
 		return err
 	}
-	if wider := had.widerRoute(k.cfg.Address); wider != "" {
-		k.cfg.Log.Warn("The address of the DNS server hides an address of a network to which this machine has a route", "address", k.cfg.Address, "route", wider)
+	if wider := had.widerRoute(s.cfg.Address); wider != "" {
+		s.cfg.Log.Warn("The address of the DNS server hides an address of a network to which this machine has a route", "address", s.cfg.Address, "route", wider)
 	}
 	if _, recorded := load(s.cfg.Dir); !recorded {
 		if err := save(s.cfg); err != nil { // before the address is added, so that it is always removed later
