@@ -251,7 +251,7 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k clie
 	if err != nil {
 		return k.Given, err
 	}
-	there, missing := k.Of(all)
+	there, missing := k.Select(all)
 	if g.kind == "condition" || g.kind == "jsonpath" {
 		if len(missing) > 0 {
 			return nil, failed(exitFailure, errors.New("pod "+missing[0]+" not found"), "--for=create waits until it exists")

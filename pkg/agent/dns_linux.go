@@ -158,7 +158,7 @@ func (n *dnsServer) resume(records func() ([]pod.Record, error)) {
 	if n.keeper == nil {
 		return
 	}
-	if !n.keeper.Used() {
+	if !n.keeper.HasRun() {
 		if n.retiring { // it ended after newDNSServer
 			n.keeper = nil
 		}
