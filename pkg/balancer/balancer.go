@@ -113,29 +113,32 @@ type Balancer struct {
 	answers  Answers
 	want     func(pod.Key) *pod.Spec // of the newest desired set
 	pods     map[pod.Key]*entry
-	list     []service.Pod // of pods; nil: must be computed again
-	dirty    bool          // decision is older than services and pods
+	list     []*service.Pod   // of pods, sorted by key, except for those that have changed
+	changed  map[pod.Key]bool // pods, since list was made
+	dirty    bool             // decision is older than services and pods
 	decision service.Decision
 	foreign  bool // another program has changed the rules
 	proxied  bool // a kube-proxy may serve the node
 
 	// Only Run uses these.
 	stored   service.Allocations
+	saved    service.Decision // the last one whose allocations are stored
 	refused  map[service.Refusal]bool
 	views    []*service.View
 	whole    bool // complete in the last call of Config.Views
 	guarded  bool // the guard of loopback addresses was in force, and no change of it was reported since
-	open     bool // Filter.Prepare may have set sysctls of devices
-	inFilter bool // the packet filter may have rules of this Balancer
-	routed   bool // the routes of all CIDRs were added
+	open     bool // sysctls of devices may be set
+	inFilter bool // the packet filter may have rules of ours
+	routed   bool
+	prepared prepared
 	recovery
 }
 
 // entry is one pod.
 type entry struct {
 	uid      string
-	pod      service.Pod
-	reported bool // by this agent's engine
+	pod      *service.Pod // never changes
+	reported bool         // by this agent's engine
 }
 
 // New returns a Balancer, and reads the allocations.
@@ -143,9 +146,12 @@ func New(cfg Config) *Balancer {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Balancer{cfg: cfg, due: make(chan struct{}, 1), pods: make(map[pod.Key]*entry), refused: make(map[service.Refusal]bool)}
-	for _, k := range cfg.Recorded {
-		b.pods[pod.KeyOf(k.Pod)] = &entry{uid: string(k.Pod.UID), pod: service.PodOf(k.Pod, k.Status, false)}
+	b := &Balancer{
+		cfg: cfg, due: make(chan struct{}, 1), pods: make(map[pod.Key]*entry), changed: make(map[pod.Key]bool), refused: make(map[service.Refusal]bool),
+	}
+	for _, k := range cfg.Kept {
+		p := service.PodOf(k.Pod, k.Status, false)
+		b.pods[p.Key()], b.changed[p.Key()] = &entry{uid: string(k.Pod.UID), pod: &p}, true
 	}
 	var err error
 	if b.stored, err = cfg.Store.Load(); err != nil {
@@ -173,8 +179,9 @@ func (b *Balancer) Set(services []*pod.Object, want func(pod.Key) *pod.Spec, ans
 	b.services, b.answers, b.want = services, answers, want
 	for key, e := range b.pods {
 		if b.left(key, e.uid) && !e.pod.Terminating {
-			e.pod.Terminating, changed, b.list = true, true, nil
-			e.pod.Ready = e.pod.Ready && e.reported // the pod of the previous agent may not run any more
+			p := *e.pod
+			p.Terminating, p.Ready = true, p.Ready && e.reported // the pod of the previous agent may not run any more
+			e.pod, changed, b.changed[key] = &p, true, true
 		}
 	}
 	if changed {
@@ -209,16 +216,37 @@ func (b *Balancer) Report(r pod.StatusReport) error {
 		if r.ObservedUID != "" && r.ObservedUID != uid {
 			status = nil // the node still has the previous pod of the name
 		}
-		next := &entry{uid, service.PodOf(r.Pod, status, r.NotDesired || b.left(key, uid)), true}
-		if old != nil && old.uid == uid && old.pod.Equal(next.pod) {
+		p := service.PodOf(r.Pod, status, r.NotDesired || b.left(key, uid))
+		if old != nil && old.uid == uid && old.pod.Equal(p) {
 			old.reported = true
 			return nil
 		}
-		b.pods[key] = next
+		b.pods[key] = &entry{uid, &p, true}
 	}
-	b.list, b.dirty = nil, true
+	b.changed[key], b.dirty = true, true
 	b.wake()
 	return nil
+}
+
+// updateList brings the list of pods up to date. Decisions have the earlier one, so it makes another
+// one. The caller holds the mutex.
+func (b *Balancer) updateList() {
+	if len(b.changed) == 0 {
+		return
+	}
+	rest, list := b.list, make([]*service.Pod, 0, len(b.pods))
+	for _, key := range slices.SortedFunc(maps.Keys(b.changed), pod.Key.Compare) {
+		at, found := slices.BinarySearchFunc(rest, key, func(p *service.Pod, key pod.Key) int { return p.Key().Compare(key) })
+		list, rest = append(list, rest[:at]...), rest[at:]
+		if found {
+			rest = rest[1:]
+		}
+		if e := b.pods[key]; e != nil {
+			list = append(list, e.pod)
+		}
+	}
+	b.list = append(list, rest...)
+	clear(b.changed)
 }
 
 // decide updates the decision. The caller holds the mutex.
@@ -226,12 +254,7 @@ func (b *Balancer) decide() {
 	if !b.dirty {
 		return
 	}
-	if b.list == nil {
-		b.list = make([]service.Pod, 0, len(b.pods))
-		for _, key := range slices.SortedFunc(maps.Keys(b.pods), pod.Key.Compare) {
-			b.list = append(b.list, b.pods[key].pod)
-		}
-	}
+	b.updateList()
 	before := b.decision
 	b.decision = service.Decide(service.Input{
 		Services: b.services, Pods: b.list, Nodes: b.cfg.Nodes, Local: b.cfg.Local, Listeners: b.cfg.Listeners,

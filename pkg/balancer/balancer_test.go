@@ -31,6 +31,7 @@ type world struct {
 	mu        sync.Mutex
 	applied   []nft.Desired
 	calls     []string // all others
+	prepared  []netip.Addr
 	proxy     string
 	unread    error // of Proxy
 	broken    error // of Apply
@@ -54,7 +55,12 @@ func (w *world) Links([]netip.Addr) ([]netip.Prefix, error) { return nil, nil }
 func (w *world) Close()                                     {}
 func (w *world) Forget()                                    { w.note("forget") }
 func (w *world) Restore() error                             { w.note("restore"); return nil }
-func (w *world) Prepare([]netip.Addr) (bool, error)         { w.note("prepare"); return true, nil }
+
+func (w *world) Prepare(backends []netip.Addr) (bool, error) {
+	w.note("prepare")
+	w.set(func() { w.prepared = backends })
+	return true, nil
+}
 
 func (w *world) Guard() error {
 	w.note("guard")
@@ -136,7 +142,7 @@ func (w *world) backends() (string, int) {
 		return "", 0
 	}
 	var all []string
-	for _, r := range w.applied[len(w.applied)-1].Rules {
+	for _, r := range slices.Concat(w.applied[len(w.applied)-1].Rules...) {
 		all = append(all, fmt.Sprint(r.Backends))
 	}
 	return strings.Join(all, " "), len(w.applied)
@@ -270,7 +276,7 @@ func TestBalancer_Start_RulesStayUntilEverySourceAnswers(t *testing.T) {
 		}
 		b.Set(b.services, wants(p), Complete)
 		w.expect(t, "all sources have answered", "[10.88.0.2:8080]")
-		if got := w.applied[0].Rules[0].Cluster; got != had {
+		if got := w.applied[0].Rules[0][0].Cluster; got != had {
 			t.Errorf("cluster IP %s, and it had %s", got, had)
 		}
 		_ = b.Report(pod.StatusReport{Pod: onePod("p", "10.88.0.2", v1.ConditionFalse)})
@@ -426,6 +432,54 @@ func TestBalancer_KubeProxyIsNotKnown_NothingIsServed(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		if _, n := w.backends(); n != 1 {
 			t.Errorf("applied %d times", n)
+		}
+	})
+}
+
+// TestBalancer_ReadinessChange_IsWorkForItsServiceAlone: the node has 200 Services with an endpoint each. The
+// rules of the others keep their place in memory, by which the packet filter knows them. A minute later, the
+// devices of all endpoints are prepared again.
+func TestBalancer_ReadinessChange_IsWorkForItsServiceAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		b := w.begin(t)
+		var services []*pod.Object
+		var pods []*v1.Pod
+		for i := range 200 {
+			name := fmt.Sprintf("web-%03d", i)
+			s := web("")
+			s.Key.Name = name
+			s.Object = &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: v1.ServiceSpec{
+				Type: v1.ServiceTypeClusterIP, Selector: map[string]string{"of": name}, Ports: []v1.ServicePort{{Protocol: v1.ProtocolTCP, Port: 80}},
+			}}
+			services = append(services, s)
+			pods = append(pods, onePod(name, fmt.Sprintf("10.88.1.%d", i+1), v1.ConditionTrue))
+			pods[i].Labels = map[string]string{"of": name}
+			_ = b.Report(pod.StatusReport{Pod: pods[i]})
+		}
+		b.Set(services, wants(pods...), Complete)
+		turn := func(ready v1.ConditionStatus) (changed []string, prepared int) {
+			synctest.Wait()
+			p := onePod(pods[100].Name, "10.88.1.101", ready)
+			p.Labels = pods[100].Labels
+			_ = b.Report(pod.StatusReport{Pod: p})
+			synctest.Wait()
+			last := w.applied[len(w.applied)-2:]
+			for i, rules := range last[1].Rules {
+				if !nft.Same(rules, last[0].Rules[i]) {
+					changed = append(changed, rules[0].Name)
+				}
+			}
+			return changed, len(w.prepared)
+		}
+		turn(v1.ConditionFalse) // the first decision after new Services computes all of them
+		if changed, prepared := turn(v1.ConditionTrue); !slices.Equal(changed, []string{"default/web-100/tcp/p80"}) || prepared != 1 {
+			t.Errorf("changed %q, prepared the devices of %d endpoints", changed, prepared)
+		}
+		time.Sleep(lookEvery)
+		if changed, prepared := turn(v1.ConditionFalse); len(changed) != 1 || prepared != 199 {
+			t.Errorf("changed %q, prepared the devices of %d endpoints", changed, prepared)
 		}
 	})
 }

@@ -64,7 +64,7 @@ func (b *Balancer) guard() error {
 	err := b.cfg.Filter.Guard()
 	b.guarded = err == nil
 	if err == nil {
-		b.unguarded = ""
+		b.unguarded, b.prepared = "", prepared{}
 		return nil
 	}
 	if err.Error() != b.unguarded {

@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/backoff"
-	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/service"
 	"github.com/nodectl/nodectl/pkg/service/nft"
 )
@@ -93,15 +93,12 @@ func (b *Balancer) step() time.Duration {
 // report calls Config.Refused for new problems, and Config.Views after a change.
 func (b *Balancer) report(d service.Decision, complete bool) {
 	refused := make(map[service.Refusal]bool, len(d.Refused))
-	objects := make(map[pod.Key]*pod.Object)
-	b.mu.Lock()
-	for _, o := range b.services {
-		objects[o.Key] = o
-	}
-	b.mu.Unlock()
 	for _, r := range d.Refused {
 		refused[r] = true
-		if o := objects[r.Key]; !b.refused[r] && o != nil && b.cfg.Refused != nil {
+		if b.refused[r] || b.cfg.Refused == nil {
+			continue
+		}
+		if o := b.Object(r.Key); o != nil {
 			b.cfg.Refused(o, r.Problem)
 		}
 	}
@@ -121,12 +118,13 @@ func (b *Balancer) report(d service.Decision, complete bool) {
 // apply stores the allocations before it makes the rules, so that a Service keeps an address that a
 // client has seen. If Services may be missing, it does not remove the rules of a set without Services.
 func (b *Balancer) apply(d service.Decision, foreign, complete bool) (wait time.Duration, err error) {
-	if !d.Allocations.Equal(b.stored) {
+	if !d.KeepsAddresses(b.saved) && !d.Allocations.Equal(b.stored) {
 		if err := b.cfg.Store.Save(d.Allocations); err != nil {
 			return 0, err
 		}
 		b.stored = d.Allocations
 	}
+	b.saved = d
 	if foreign {
 		if wait := restoreEvery - time.Since(b.restored); !b.restored.IsZero() && wait > 0 {
 			return wait, nil
@@ -203,7 +201,7 @@ func (b *Balancer) remove() error {
 		err = errors.Join(err, b.cfg.Filter.Route(p, false))
 	}
 	if err == nil {
-		b.inFilter, b.routed, b.open = false, false, false
+		b.inFilter, b.routed, b.open, b.prepared = false, false, false, prepared{}
 	}
 	return err
 }
@@ -212,17 +210,9 @@ func (b *Balancer) remove() error {
 // parts, or 0 if all are in force.
 func (b *Balancer) rules(d service.Decision) (again time.Duration, err error) {
 	desired := nft.Desired{CIDRs: b.cfg.CIDRs}
-	var backends []netip.Addr
 	for i := range d.Services {
-		desired.Rules = append(desired.Rules, d.Services[i].Rules...)
-		for j := range d.Services[i].Rules {
-			for _, at := range d.Services[i].Rules[j].Backends {
-				backends = append(backends, at.Addr())
-			}
-		}
+		desired.Rules = append(desired.Rules, d.Services[i].Rules)
 	}
-	slices.SortFunc(backends, netip.Addr.Compare)
-	backends = slices.Compact(backends)
 	b.inFilter = true
 	for _, p := range b.cfg.CIDRs {
 		if b.routed {
@@ -236,7 +226,7 @@ func (b *Balancer) rules(d service.Decision) (again time.Duration, err error) {
 	if b.guard() != nil { // it logs its failure
 		again = lastRetry
 	}
-	if err = b.devices(&desired, backends); err != nil && err.Error() != b.unprepared {
+	if err = b.devices(&desired); err != nil && err.Error() != b.unprepared {
 		b.unprepared = err.Error()
 		b.cfg.Log.Warn("Failed to prepare the devices of pods for Services", "error", err)
 	}
@@ -254,14 +244,53 @@ func (b *Balancer) rules(d service.Decision) (again time.Duration, err error) {
 	return lastRetry, nil
 }
 
-// devices sets the Links of desired. If the guard is in force, it also prepares the devices of
-// endpoints.
-func (b *Balancer) devices(desired *nft.Desired, backends []netip.Addr) error {
-	var err, err2 error
-	desired.Links, err = b.cfg.Filter.Links(backends)
+// prepared are the devices of endpoints that Run has prepared.
+type prepared struct {
+	rules     [][]service.Rule // of the Services with these endpoints; nil: all must be prepared again
+	at        time.Time        // when all were prepared
+	links     []netip.Prefix
+	loopback6 bool
+}
+
+// devices prepares the devices of endpoints, only under the guard, and notes their Links. It prepares
+// those of Services whose rules have changed, and those of all Services at most once in lookEvery.
+func (b *Balancer) devices(desired *nft.Desired) error {
+	if !b.guarded || !b.prepared.loopback6 || time.Since(b.prepared.at) >= lookEvery {
+		b.prepared = prepared{at: time.Now(), loopback6: b.guarded}
+	}
+	var backends []netip.Addr
+	for i, rules := range desired.Rules {
+		if i < len(b.prepared.rules) && nft.Same(rules, b.prepared.rules[i]) {
+			continue
+		}
+		for j := range rules {
+			for _, at := range rules[j].Backends {
+				backends = append(backends, at.Addr())
+			}
+		}
+	}
+	slices.SortFunc(backends, netip.Addr.Compare)
+	backends = slices.Compact(backends)
+	links, err := b.cfg.Filter.Links(backends)
+	var err2 error
 	if b.guarded {
 		b.open = true
-		desired.Loopback6, err2 = b.cfg.Filter.Prepare(backends)
+		var works bool
+		works, err2 = b.cfg.Filter.Prepare(backends)
+		b.prepared.loopback6 = b.prepared.loopback6 && works
 	}
-	return errors.Join(err, err2)
+	b.prepared.links = sortedUnion(b.prepared.links, links)
+	desired.Links, desired.Loopback6 = b.prepared.links, b.prepared.loopback6
+	b.prepared.rules = desired.Rules
+	if err = errors.Join(err, err2); err != nil {
+		b.prepared = prepared{}
+	}
+	return err
+}
+
+// sortedUnion returns the networks of both lists, sorted and without repetition.
+func sortedUnion(a, b []netip.Prefix) []netip.Prefix {
+	all := slices.Concat(a, b)
+	slices.SortFunc(all, func(x, y netip.Prefix) int { return cmp.Or(x.Addr().Compare(y.Addr()), x.Bits()-y.Bits()) })
+	return slices.Compact(all)
 }

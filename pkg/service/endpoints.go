@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Pod has the fields of a pod on which endpoints depend.
+// Pod has the fields of a pod on which endpoints depend. A Pod that is an input of Decide never changes.
 type Pod struct {
 	Namespace, Name     string
 	Labels              map[string]string
@@ -25,6 +25,9 @@ type Pod struct {
 	Ready, Terminating, Ended bool
 	Ports                     []EndpointPort // the named ports of its containers
 }
+
+// Key returns the key of the pod.
+func (p *Pod) Key() pod.Key { return pod.Key{Namespace: p.Namespace, Name: p.Name} }
 
 // Equal reports whether two pods give the same endpoints.
 func (p Pod) Equal(o Pod) bool {
@@ -87,60 +90,61 @@ const maxPort = 65535
 
 // index finds pods by one of their labels, so that the time for a Service depends on the number of
 // its own pods.
-type index struct {
-	pods    []Pod
-	byLabel map[label][]int
-}
+type index map[label][]*Pod
 
 type label struct{ namespace, key, value string }
 
-func newIndex(pods []Pod) index {
-	x := index{pods: pods, byLabel: make(map[label][]int, 2*len(pods))}
-	for i := range pods {
-		for k, v := range pods[i].Labels {
-			at := label{pods[i].Namespace, k, v}
-			x.byLabel[at] = append(x.byLabel[at], i)
+func newIndex(pods []*Pod) index {
+	x := make(index, 2*len(pods))
+	for _, p := range pods {
+		for k, v := range p.Labels {
+			at := label{p.Namespace, k, v}
+			x[at] = append(x[at], p)
 		}
 	}
 	return x
 }
 
-// selected returns the pods that a selector selects. As in Kubernetes, an empty selector selects no
-// pods.
-func (x index) selected(namespace string, selector map[string]string) []*Pod {
-	var fewest []int
+// selected returns the pods that a Service selects.
+func (x index) selected(s *v1.Service) []*Pod {
+	var fewest []*Pod
 	first := true
-	for k, v := range selector {
-		if of := x.byLabel[label{namespace, k, v}]; first || len(of) < len(fewest) {
+	for k, v := range s.Spec.Selector {
+		if of := x[label{s.Namespace, k, v}]; first || len(of) < len(fewest) {
 			fewest, first = of, false
 		}
 	}
 	var out []*Pod
-	for _, i := range fewest {
-		p := &x.pods[i]
-		all := true
-		for k, v := range selector {
-			have, there := p.Labels[k]
-			all = all && there && have == v
-		}
-		if all {
+	for _, p := range fewest {
+		if selects(s, p) {
 			out = append(out, p)
 		}
 	}
 	return out
 }
 
-// endpoints returns the endpoints of a Service in all families, sorted by address.
-func (x index) endpoints(s *v1.Service) []Endpoint {
-	if s.Spec.Type == v1.ServiceTypeExternalName {
-		return nil
+// selects reports whether a Service selects a pod. As in Kubernetes, an empty selector selects no
+// pods.
+func selects(s *v1.Service, p *Pod) bool {
+	for k, v := range s.Spec.Selector {
+		if have, there := p.Labels[k]; !there || have != v {
+			return false
+		}
 	}
+	return len(s.Spec.Selector) > 0 && p.Namespace == s.Namespace && s.Spec.Type != v1.ServiceTypeExternalName
+}
+
+// endpointsOf returns the endpoints of a Service in these families, sorted by address.
+func endpointsOf(s *v1.Service, pods []*Pod, families []bool) []Endpoint {
 	var out []Endpoint
-	for _, p := range x.selected(s.Namespace, s.Spec.Selector) {
+	for _, p := range pods {
 		if p.Ended {
 			continue
 		}
 		for _, addr := range p.Addrs {
+			if !slices.Contains(families, addr.Is6()) {
+				continue
+			}
 			e := Endpoint{
 				Addr: addr, Namespace: p.Namespace, Pod: p.Name, Serving: p.Ready, Terminating: p.Terminating,
 				Ready: s.Spec.PublishNotReadyAddresses || p.Ready && !p.Terminating,

@@ -17,7 +17,7 @@ type Input struct {
 	// Services are the Services that win the merge, sorted by key. Each Object is a *v1.Service with
 	// the defaults of the API.
 	Services []*pod.Object
-	Pods     []Pod
+	Pods     []*Pod // sorted by key
 	// Nodes are the addresses of the node that Services of the type LoadBalancer get.
 	Nodes []netip.Addr
 	// Local are all addresses of the node, and Listeners the TCP ports on which this agent listens
@@ -31,7 +31,8 @@ type Input struct {
 	// NodePorts is the range of node ports.
 	NodePorts PortRange
 	// Earlier are the allocations of the last decision, perhaps of an earlier agent. Before is the
-	// last decision of this process, or nil: unchanged parts of it keep their pointers.
+	// last decision of this process, or nil, and Earlier are its allocations then. Decide computes
+	// the changed parts of it again, and the others keep their pointers.
 	Earlier Allocations
 	Before  *Decision
 	// Partial says that Services may be missing, because their sources have failed. Missing
@@ -120,6 +121,12 @@ type Decision struct {
 	// Refused are the problems of Services, sorted by key. A Service with a problem is served with
 	// its earlier allocation. Without an earlier allocation, it is missing in Services.
 	Refused []Refusal
+	// Computed is the number of Services whose endpoints this decision has computed. The others are
+	// those of Input.Before.
+	Computed int
+
+	frames *frames // of Services, in the same order
+	pods   []*Pod  // of the input
 }
 
 // Refusal is one problem of one Service.
@@ -137,6 +144,8 @@ type State struct {
 	View    *View
 	// Rules are the rules of the packet filter for the Service, one for each port and family.
 	Rules []Rule
+
+	pods []*Pod // that the Service selects, sorted by key
 }
 
 // Rule is one port of one Service in one family, for the packet filter.
@@ -167,36 +176,19 @@ type External struct {
 }
 
 // Decide returns the state of all Services.
+//
+// The frames of Services do not depend on pods. While they stay the same, Decide computes only the
+// Services that select a changed pod.
 func Decide(in Input) Decision {
-	a, found, refused := allocateAll(in)
-	var d Decision
+	if b := in.Before; b != nil && b.frames.hold(in) {
+		return b.with(in.Pods)
+	}
+	f := newFrames(in)
+	d := Decision{Allocations: f.found, Refused: f.refused, Computed: len(f.all), frames: f, pods: in.Pods}
 	index := newIndex(in.Pods)
-	for _, o := range in.Services {
-		if allocation, served := found[o.Key]; served {
-			d.Services = append(d.Services, a.state(o, allocation, index.endpoints(o.Object.(*v1.Service))))
-		}
+	for i := range f.all {
+		d.Services = append(d.Services, f.all[i].with(index.selected(f.all[i].Service)))
 	}
-	taken := map[frontend]pod.Key{}
-	for _, s := range a.bySeniority(d.Services) {
-		refused[s.Object.Key] = append(refused[s.Object.Key], a.keepFree(s, taken)...)
-	}
-	for _, o := range in.Services {
-		for _, p := range refused[o.Key] {
-			p.File, p.Line = o.Origin.String(), 0
-			if o.Origin.File != "" {
-				p.File, p.Line = o.Origin.File, o.Origin.Line
-			}
-			d.Refused = append(d.Refused, Refusal{o.Key, p})
-		}
-	}
-	if in.Partial {
-		for key, had := range in.Earlier {
-			if _, there := found[key]; !there {
-				found[key] = had
-			}
-		}
-	}
-	d.Allocations = found
 	if in.Before != nil {
 		d.keepPointers(in.Before)
 	}

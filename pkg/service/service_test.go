@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +43,15 @@ func of(kind v1.ServiceType) func(*v1.Service) { return func(s *v1.Service) { s.
 // onePod returns a pod of a Service.
 func onePod(app, addr string, ready bool) Pod {
 	return Pod{Namespace: "default", Name: app + "-" + addr, Labels: map[string]string{"app": app}, Addrs: []netip.Addr{netip.MustParseAddr(addr)}, Ready: ready}
+}
+
+// list returns pods as Decide wants them.
+func list(pods ...Pod) (out []*Pod) {
+	for _, p := range pods {
+		out = append(out, &p)
+	}
+	slices.SortFunc(out, func(p, q *Pod) int { return p.Key().Compare(q.Key()) })
+	return out
 }
 
 func input(services ...*pod.Object) Input {
@@ -142,7 +152,7 @@ func TestDecide_Endpoints_AreThoseOfKubernetes(t *testing.T) {
 				edit = append(edit, c.edit)
 			}
 			in := input(svc("web", edit...))
-			in.Pods = c.pods
+			in.Pods = list(c.pods...)
 			d := Decide(in)
 			var endpoints, backends []string
 			for _, e := range d.Services[0].View.Endpoints {
@@ -180,7 +190,7 @@ func TestDecide_NamedTargetPort_IsThatOfEachPod(t *testing.T) {
 	b.Ports = []EndpointPort{{"http", v1.ProtocolUDP, 1}, {"http", v1.ProtocolTCP, 9090}}
 	c.Ports = []EndpointPort{{"http", v1.ProtocolUDP, 1}}
 	in := input(svc("web", func(s *v1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("http") }))
-	in.Pods = []Pod{a, b, c}
+	in.Pods = list(a, b, c)
 	got := fmt.Sprint(Decide(in).Services[0].Rules[0].Backends)
 	if want := "[10.88.0.2:8080 10.88.0.3:9090]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -196,7 +206,7 @@ func TestDecide_Shown_IsWhatAnAPIServerShows(t *testing.T) {
 		class := "example.com/other"
 		s.Spec.LoadBalancerClass = &class
 	}), svc("db", clusterIP("None")), svc("named", of(v1.ServiceTypeExternalName), func(s *v1.Service) { s.Spec.ExternalName, s.Spec.Ports = "example.com", nil }))
-	in.Pods = []Pod{db}
+	in.Pods = list(db)
 	d := Decide(in)
 	balanced, classed, headless, named := d.Services[0], d.Services[1], d.Services[2], d.Services[3]
 	s := balanced.Service
@@ -246,7 +256,7 @@ func TestDecide_DualStack_HasARuleOfEachFamily(t *testing.T) {
 	in := input(svc("web", func(s *v1.Service) { s.Spec.IPFamilyPolicy = &policy }))
 	p := onePod("web", "10.88.0.2", true)
 	p.Addrs = append(p.Addrs, netip.MustParseAddr("fd00::2"))
-	in.Pods = []Pod{p}
+	in.Pods = list(p)
 	if got := problems(Decide(in)); len(got) != 1 || !strings.Contains(got[0], "Cluster is not configured for dual-stack services") {
 		t.Errorf("one family: %q", got)
 	}
@@ -336,7 +346,9 @@ func TestDecide_Story_KeepsItsLaws(t *testing.T) {
 			checkOwners(t, next)
 			checkKept(t, d, next)
 			checkEndpoints(t, in, next)
+			next = checkPods(t, in, next)
 			again := in
+			again.Pods = next.pods
 			again.Earlier, again.Before = next.Allocations, &next
 			repeated := Decide(again)
 			if !repeated.Allocations.Equal(next.Allocations) {
@@ -352,13 +364,56 @@ func TestDecide_Story_KeepsItsLaws(t *testing.T) {
 	})
 }
 
-func drawPods(t *rapid.T, names []string) (out []Pod) {
+func drawPods(t *rapid.T, names []string) []*Pod {
+	var out []Pod
 	for i := range rapid.IntRange(0, 6).Draw(t, "pods") {
 		p := onePod(rapid.SampledFrom(names).Draw(t, "app"), fmt.Sprintf("10.88.0.%d", i+2), rapid.Bool().Draw(t, "ready"))
 		p.Terminating, p.Ended = rapid.Bool().Draw(t, "terminating"), rapid.Bool().Draw(t, "ended")
 		out = append(out, p)
 	}
-	return out
+	return list(out...)
+}
+
+// checkPods changes pods alone, twice: the first decision settles the addresses, and the second one
+// computes the Services of changed pods only. Each decides what one without an earlier decision would.
+func checkPods(t *rapid.T, in Input, d Decision) Decision {
+	for range 2 {
+		var pods []*Pod
+		for _, old := range in.Pods {
+			p := *old
+			switch rapid.IntRange(0, 3).Draw(t, "change of a pod") {
+			case 0: // it stays
+				pods = append(pods, old)
+				continue
+			case 1: // it leaves
+				continue
+			case 2:
+				p.Labels = map[string]string{"app": rapid.SampledFrom([]string{"a", "b", "none"}).Draw(t, "app")}
+			default:
+				p.Ready = !p.Ready
+			}
+			pods = append(pods, &p)
+		}
+		if fresh := list(onePod("a", "10.88.0.9", true))[0]; rapid.Bool().Draw(t, "fresh") && !slices.ContainsFunc(pods, func(p *Pod) bool { return p.Key() == fresh.Key() }) {
+			pods = append(pods, fresh)
+			slices.SortFunc(pods, func(p, q *Pod) int { return p.Key().Compare(q.Key()) })
+		}
+		before := d
+		in.Pods, in.Earlier, in.Before = pods, before.Allocations, &before
+		d = Decide(in)
+		checkEndpoints(t, in, d)
+		in.Before = nil
+		whole := Decide(in)
+		if len(d.Services) != len(whole.Services) || !d.Allocations.Equal(whole.Allocations) || !slices.Equal(d.Refused, whole.Refused) {
+			t.Fatalf("%+v, and without an earlier decision %+v", d, whole)
+		}
+		for i, s := range d.Services {
+			if w := whole.Services[i]; !s.View.equal(w.View) || !reflect.DeepEqual(s.Rules, w.Rules) || !reflect.DeepEqual(s.Service, w.Service) {
+				t.Fatalf("%+v, and without an earlier decision %+v", s, w)
+			}
+		}
+	}
+	return d
 }
 
 func checkOwners(t *rapid.T, d Decision) {
@@ -413,40 +468,99 @@ func checkEndpoints(t *rapid.T, in Input, d Decision) {
 		if len(want) == 0 {
 			want = serving
 		}
+		slices.Sort(want)
 		if got := s.Rules[0].Backends; fmt.Sprint(got) != "["+strings.Join(want, " ")+"]" {
 			t.Fatalf("%s: %v, want %v", s.View.Name, got, want)
 		}
 	}
 }
 
-// TestDecide_ReadinessChange_ChangesTheRulesOfItsServiceAlone: the node has 200 Services with 5
-// endpoints each.
-func TestDecide_ReadinessChange_ChangesTheRulesOfItsServiceAlone(t *testing.T) {
-	t.Parallel()
+// manyServices returns Services with 5 endpoints each, and a decision about them whose addresses stay.
+func manyServices(n int) (in Input, d Decision) {
 	var services []*pod.Object
 	var pods []Pod
-	for i := range 200 {
-		services = append(services, svc(fmt.Sprintf("s%03d", i)))
+	for i := range n {
+		services = append(services, svc(fmt.Sprintf("s%04d", i)))
 		for j := range 5 {
-			pods = append(pods, onePod(fmt.Sprintf("s%03d", i), fmt.Sprintf("10.88.%d.%d", i, j+2), true))
+			pods = append(pods, onePod(fmt.Sprintf("s%04d", i), fmt.Sprintf("10.%d.%d.%d", 88+i/200, i%200, j+2), true))
 		}
 	}
-	in := input(services...)
+	in = input(services...)
 	in.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
-	in.Pods = pods
-	before := Decide(in)
-	in.Pods = slices.Clone(pods)
-	in.Pods[502].Ready = false
-	in.Earlier, in.Before = before.Allocations, &before
-	after := Decide(in)
-	var changed []string
-	for i := range after.Services {
-		if after.Services[i].View != before.Services[i].View {
-			changed = append(changed, after.Services[i].View.Name)
+	in.Pods = list(pods...)
+	first := Decide(in)
+	in.Earlier, in.Before = first.Allocations, &first
+	d = Decide(in)
+	in.Earlier, in.Before = d.Allocations, &d
+	return in, d
+}
+
+// turn returns the pods with another readiness of pod n.
+func turn(pods []*Pod, n int) []*Pod {
+	pods = slices.Clone(pods)
+	p := *pods[n]
+	p.Ready = !p.Ready
+	pods[n] = &p
+	return pods
+}
+
+// TestDecide_ChangeOfAPod_ComputesItsServicesAlone: the node has 200 Services with 5 endpoints each.
+func TestDecide_ChangeOfAPod_ComputesItsServicesAlone(t *testing.T) {
+	t.Parallel()
+	in, before := manyServices(200)
+	changes := func(after Decision) (views []string) {
+		for i := range after.Services {
+			if after.Services[i].View != before.Services[i].View {
+				views = append(views, after.Services[i].View.Name)
+			}
+		}
+		return append(views, fmt.Sprint(after.Computed))
+	}
+	moved, ended := *in.Pods[502], *in.Pods[502]
+	moved.Labels, ended.Ended = map[string]string{"app": "s0007"}, true
+	replaced := func(p Pod) []*Pod {
+		pods := slices.Clone(in.Pods)
+		pods[502] = &p
+		return pods
+	}
+	for name, c := range map[string]struct {
+		pods []*Pod
+		want []string
+	}{
+		"none":           {in.Pods, []string{"0"}},
+		"readiness":      {turn(in.Pods, 502), []string{"s0100", "1"}},
+		"it ends":        {replaced(ended), []string{"s0100", "1"}},
+		"it leaves":      {slices.Delete(slices.Clone(in.Pods), 502, 503), []string{"s0100", "1"}},
+		"another label":  {replaced(moved), []string{"s0007", "s0100", "2"}},
+		"an equal pod":   {replaced(*in.Pods[502]), []string{"1"}},
+		"in two at once": {turn(turn(in.Pods, 502), 3), []string{"s0000", "s0100", "2"}},
+	} {
+		in.Pods = c.pods
+		if got := changes(Decide(in)); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	if !slices.Equal(changed, []string{"s100"}) || len(after.Services[100].Rules[0].Backends) != 4 {
-		t.Errorf("changed: %v", changed)
+	in.Services = in.Services[1:]
+	if d := Decide(in); d.Computed != 199 || len(d.Allocations) != 199 {
+		t.Errorf("a Service less: %d computed, %d allocations", d.Computed, len(d.Allocations))
+	}
+}
+
+// BenchmarkDecide_ChangeOfAPod shows that the time hardly depends on the number of Services.
+func BenchmarkDecide_ChangeOfAPod(b *testing.B) {
+	for _, n := range []int{20, 200, 1000} {
+		b.Run(fmt.Sprint(n, " Services"), func(b *testing.B) {
+			in, d := manyServices(n)
+			for i := range b.N {
+				in.Pods = turn(in.Pods, i%len(in.Pods))
+				before := d
+				in.Before = &before
+				d = Decide(in)
+			}
+			if d.Computed != 1 {
+				b.Errorf("%d Services were computed", d.Computed)
+			}
+		})
 	}
 }
 

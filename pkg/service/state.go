@@ -14,26 +14,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// state returns the state of a Service with its allocation and its endpoints.
-func (a *allocator) state(o *pod.Object, has Allocation, endpoints []Endpoint) State {
-	s := o.Object.(*v1.Service).DeepCopy()
-	families := familiesOf(a, s, has.ClusterIPs)
-	endpoints = slices.DeleteFunc(endpoints, func(e Endpoint) bool { return !slices.Contains(families, e.Addr.Is6()) })
-	a.show(s, has, families)
-	view := &View{
-		Namespace: s.Namespace, Name: s.Name, ClusterIPs: has.ClusterIPs, Headless: isHeadless(s),
-		PublishNotReady: s.Spec.PublishNotReadyAddresses, Endpoints: endpoints,
-	}
-	if s.Spec.Type == v1.ServiceTypeExternalName {
-		view.ExternalName = s.Spec.ExternalName
-	}
-	for i := range s.Spec.Ports {
-		p := &s.Spec.Ports[i]
-		view.Ports = append(view.Ports, Port{p.Name, p.Protocol, uint16(p.Port), uint16(p.NodePort)})
-	}
-	return State{Object: o, Service: s, View: view, Rules: a.rules(s, has, endpoints)}
-}
-
 // familiesOf returns the families of the endpoints of a Service: the families of its cluster IPs. A
 // headless Service without families has both.
 func familiesOf(a *allocator, s *v1.Service, ips []netip.Addr) []bool {
@@ -102,18 +82,17 @@ func balanced(s *v1.Service) bool {
 	return s.Spec.Type == v1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass == nil
 }
 
-// rules returns the rules of a Service. show must have completed the Service.
-func (a *allocator) rules(s *v1.Service, has Allocation, endpoints []Endpoint) []Rule {
+// rules returns the rules of a Service without their endpoints: those of all ports for each cluster
+// IP. show must have completed the Service.
+func (a *allocator) rules(s *v1.Service, has Allocation) []Rule {
 	var out []Rule
 	for _, cluster := range has.ClusterIPs {
-		v6 := cluster.Is6()
-		external := externalOf(s, v6)
+		external := externalOf(s, cluster.Is6())
 		for i := range s.Spec.Ports {
 			p := &s.Spec.Ports[i]
 			r := Rule{
 				Name:     ruleName(s, p),
-				Protocol: p.Protocol, Port: uint16(p.Port), NodePort: uint16(p.NodePort), Cluster: cluster,
-				External: external, Backends: backends(endpoints, p, v6),
+				Protocol: p.Protocol, Port: uint16(p.Port), NodePort: uint16(p.NodePort), Cluster: cluster, External: external,
 			}
 			if c := s.Spec.SessionAffinityConfig; s.Spec.SessionAffinity == v1.ServiceAffinityClientIP {
 				r.Affinity = time.Duration(v1.DefaultClientIPServiceAffinitySeconds) * time.Second
@@ -187,7 +166,7 @@ type frontend struct {
 
 // keepFree removes external addresses whose port belongs to another Service or to the node itself.
 // It returns a problem for each.
-func (a *allocator) keepFree(s *State, taken map[frontend]pod.Key) (problems []pod.Problem) {
+func (a *allocator) keepFree(s *frame, taken map[frontend]pod.Key) (problems []pod.Problem) {
 	for i := range s.Rules {
 		r := &s.Rules[i]
 		var kept []External
@@ -237,12 +216,12 @@ func ofNode(port uint16) bool { return port == 22 || port >= 10248 && port <= 10
 
 // bySeniority returns Services in the order in which they get external addresses. Services with an
 // earlier allocation come first, by age, so that a new Service takes no address from a served one.
-func (a *allocator) bySeniority(all []State) []*State {
-	out := make([]*State, len(all))
+func (a *allocator) bySeniority(all []frame) []*frame {
+	out := make([]*frame, len(all))
 	for i := range all {
 		out[i] = &all[i]
 	}
-	slices.SortStableFunc(out, func(x, y *State) int { // all is sorted by key
+	slices.SortStableFunc(out, func(x, y *frame) int { // all is sorted by key
 		had, known := a.Earlier[x.Object.Key]
 		other, otherKnown := a.Earlier[y.Object.Key]
 		if known != otherKnown {

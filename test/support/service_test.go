@@ -133,9 +133,9 @@ func decided(t *testing.T, spec string) string {
 	if len(file.Objects) != 1 {
 		t.Fatalf("%s: %v", spec, file.Problems)
 	}
-	ready := func(name, addr string, ready bool, labels map[string]string) service.Pod {
+	ready := func(name, addr string, ready bool, labels map[string]string) *service.Pod {
 		labels["app"] = "p"
-		return service.Pod{
+		return &service.Pod{
 			Namespace: "default", Name: name, Labels: labels, Ready: ready, Addrs: []netip.Addr{netip.MustParseAddr(addr)},
 			Ports: []service.EndpointPort{{Name: "web", Protocol: v1.ProtocolTCP, Port: 8080}},
 		}
@@ -143,7 +143,7 @@ func decided(t *testing.T, spec string) string {
 	d := service.Decide(service.Input{
 		Services: file.Objects, NodePorts: service.DefaultNodePorts(), Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Now: time.Unix(0, 0),
 		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00::/112")},
-		Pods: []service.Pod{
+		Pods: []*service.Pod{
 			ready("a", "10.88.0.2", true, map[string]string{}), ready("b", "10.88.0.3", true, map[string]string{"tier": "front"}), ready("c", "10.88.0.4", false, map[string]string{}),
 		},
 	})

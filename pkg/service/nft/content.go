@@ -28,7 +28,9 @@ import (
 
 // Desired is the desired content of the tables.
 type Desired struct {
-	Rules []service.Rule
+	// Rules are the rules of each Service. A list of rules never changes: one that Apply got before is
+	// known by its address in memory, and its rules are not read again.
+	Rules [][]service.Rule
 	// CIDRs are the ranges of cluster IPs. The node refuses connections to an address of a range
 	// that has no rule and is not an address of the node.
 	CIDRs []netip.Prefix
@@ -63,14 +65,11 @@ const (
 	chainLoopback  = "loopback"      // ends before node ports for a loopback address that has none
 )
 
-// content is the part of one table that changes with Services.
+// content is content of one table: of a Service, or of all. A nil map is empty.
 type content struct {
 	chains   map[string][]rule
 	affinity map[string]clientSet         // sets of clients
-	clients  map[string]int               // the sizes of these sets, by the key of the endpoint
 	sets     map[string]map[string]string // by set: the keys, as the kernel has them, and their chains
-	// datagrams are the endpoints of UDP ports.
-	datagrams map[netip.AddrPort]bool
 }
 
 // clientSet is the set of the clients of one endpoint.
@@ -88,17 +87,13 @@ const (
 )
 
 // clientsOf returns the sizes of the sets of clients, by the key of the endpoint. A set keeps the size
-// that it has in before, because a set of another size would have to forget its clients. A new set
+// that it had before, because a set of another size would have to forget its clients. A new set
 // gets an equal share of allClients. If that is too much for all together, the largest sets shrink
 // to this share, and no more of them than needed.
-func clientsOf(rules []service.Rule, before [2]*content) map[string]int {
+func clientsOf(all [][]service.Rule, before map[string]int) map[string]int {
 	var keys []string
-	for i := range rules {
-		for _, b := range rules[i].Backends {
-			if rules[i].Affinity > 0 {
-				keys = append(keys, endpointKey(&rules[i], b))
-			}
-		}
+	for _, rules := range all {
+		keys = append(keys, stickyKeys(rules)...)
 	}
 	share := mostClients
 	for share > fewestClients && share*len(keys) > allClients {
@@ -106,12 +101,7 @@ func clientsOf(rules []service.Rule, before [2]*content) map[string]int {
 	}
 	sizes, sum := make(map[string]int, len(keys)), 0
 	for _, key := range keys {
-		sizes[key] = share
-		for _, c := range before {
-			if c != nil && c.clients[key] > 0 {
-				sizes[key] = c.clients[key]
-			}
-		}
+		sizes[key] = cmp.Or(before[key], share)
 		sum += sizes[key]
 	}
 	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(sizes[b]-sizes[a], strings.Compare(a, b)) })
@@ -125,28 +115,20 @@ func clientsOf(rules []service.Rule, before [2]*content) map[string]int {
 	return sizes
 }
 
+// stickyKeys returns the keys of the endpoints whose clients come back to them.
+func stickyKeys(rules []service.Rule) (keys []string) {
+	for i := range rules {
+		for _, b := range rules[i].Backends {
+			if rules[i].Affinity > 0 {
+				keys = append(keys, endpointKey(&rules[i], b))
+			}
+		}
+	}
+	return keys
+}
+
 // endpointKey returns the key of an endpoint of one port of a Service.
 func endpointKey(r *service.Rule, at netip.AddrPort) string { return r.Name + "/" + at.String() }
-
-// departed returns the endpoints of UDP ports that are pending or in old, and not in now. old has nil
-// for an unknown table.
-func departed(pending map[netip.AddrPort]bool, old, now [2]*content) map[netip.AddrPort]bool {
-	gone := maps.Clone(pending)
-	if gone == nil {
-		gone = make(map[netip.AddrPort]bool)
-	}
-	for _, c := range old {
-		if c != nil {
-			maps.Copy(gone, c.datagrams)
-		}
-	}
-	for _, c := range now {
-		for at := range c.datagrams {
-			delete(gone, at)
-		}
-	}
-	return gone
-}
 
 // action is the action of a rule.
 type action int
@@ -176,18 +158,14 @@ func (r rule) equal(o rule) bool {
 	return r.do == o.do && r.set == o.set && r.network == o.network && slices.Equal(r.backends, o.backends) && slices.Equal(r.chains, o.chains)
 }
 
-// empty returns the content of a new table.
-func empty() content {
-	c := content{chains: map[string][]rule{chainRange: nil, chainLinks: nil, chainLoopback: nil}, affinity: map[string]clientSet{}, clients: map[string]int{}, sets: map[string]map[string]string{}, datagrams: map[netip.AddrPort]bool{}}
-	for _, s := range []string{setServices, setNodePorts, setHairpin, setClosed, setClosedPorts} {
-		c.sets[s] = map[string]string{}
-	}
-	return c
+// bare returns the content of a new table.
+func bare() content {
+	return content{chains: map[string][]rule{chainRange: nil, chainLinks: nil, chainLoopback: nil}}
 }
 
-// contentOf returns the content of the table of one family. clients are the sizes of clientsOf.
-func contentOf(d Desired, v6 bool, clients map[string]int) content {
-	c := empty()
+// fixedOf returns the content of the table of one family that belongs to no Service.
+func fixedOf(d Desired, v6 bool) content {
+	c := bare()
 	for _, p := range d.CIDRs {
 		if p.Addr().Is6() == v6 {
 			c.chains[chainRange] = append(c.chains[chainRange], rule{do: refuse, network: p})
@@ -201,39 +179,45 @@ func contentOf(d Desired, v6 bool, clients map[string]int) content {
 	if v6 && !d.Loopback6 {
 		c.chains[chainLoopback] = []rule{{do: stay, network: loopback6()}}
 	}
-	for i := range d.Rules {
-		if r := &d.Rules[i]; r.Cluster.Is6() == v6 {
-			c.add(r, clients)
-		}
-	}
 	return c
 }
 
-// add adds one port of one Service.
+// put adds an element to a set.
+func (c *content) put(set, key, chain string) {
+	if c.sets == nil {
+		c.sets = make(map[string]map[string]string)
+	}
+	if c.sets[set] == nil {
+		c.sets[set] = make(map[string]string)
+	}
+	c.sets[set][key] = chain
+}
+
+// add adds one port of one Service. clients are the sizes of clientsOf.
 func (c *content) add(r *service.Rule, clients map[string]int) {
 	proto := protocolNumber(r.Protocol)
 	if len(r.Backends) == 0 {
 		for _, e := range r.External {
-			c.sets[setClosed][frontendKey(e.Addr, proto, r.Port)] = ""
+			c.put(setClosed, frontendKey(e.Addr, proto, r.Port), "")
 		}
 		if r.NodePort != 0 {
-			c.sets[setClosedPorts][portKey(proto, r.NodePort)] = ""
+			c.put(setClosedPorts, portKey(proto, r.NodePort), "")
 		}
 		return // the rules of the range refuse connections to its cluster IP
 	}
+	if c.chains == nil {
+		c.chains = make(map[string][]rule)
+	}
 	chain := chainName("service", r.Name)
-	c.sets[setServices][frontendKey(r.Cluster, proto, r.Port)] = chain
+	c.put(setServices, frontendKey(r.Cluster, proto, r.Port), chain)
 	for _, e := range r.External {
-		c.sets[setServices][frontendKey(e.Addr, proto, r.Port)] = c.external(r, e, chain)
+		c.put(setServices, frontendKey(e.Addr, proto, r.Port), c.external(r, e, chain))
 	}
 	if r.NodePort != 0 {
-		c.sets[setNodePorts][portKey(proto, r.NodePort)] = chain
+		c.put(setNodePorts, portKey(proto, r.NodePort), chain)
 	}
 	for _, b := range r.Backends {
-		c.sets[setHairpin][pairKey(b.Addr())] = ""
-		if r.Protocol == v1.ProtocolUDP {
-			c.datagrams[b] = true
-		}
+		c.put(setHairpin, pairKey(b.Addr()), "")
 	}
 	if r.Affinity == 0 {
 		c.chains[chain] = []rule{{do: toBackend, backends: r.Backends}}
@@ -264,11 +248,14 @@ func (c *content) external(r *service.Rule, e service.External, to string) strin
 func (c *content) sticky(r *service.Rule, chain string, clients map[string]int) {
 	var rules []rule
 	var all []string
+	if c.affinity == nil {
+		c.affinity = make(map[string]clientSet)
+	}
 	for _, b := range r.Backends {
 		key := endpointKey(r, b)
 		to, size := chainName("endpoint", key), clients[key]
 		set := fmt.Sprintf("%s-%d-%d", chainName("clients", key), int(r.Affinity.Seconds()), size)
-		c.affinity[set], c.clients[key] = clientSet{r.Affinity, size}, size
+		c.affinity[set] = clientSet{r.Affinity, size}
 		c.chains[to] = []rule{{do: remember, set: set}, {do: toBackend, backends: []netip.AddrPort{b}}}
 		rules = append(rules, rule{do: toRemembered, set: set, chains: []string{to}})
 		all = append(all, to)
@@ -405,7 +392,7 @@ func depth(chain string) int {
 // elementChanges returns the changes of elements. In each set, removals come first.
 func elementChanges(before, after content) []op {
 	var ops []op
-	for _, set := range slices.Sorted(maps.Keys(after.sets)) {
+	for _, set := range []string{setClosed, setClosedPorts, setHairpin, setNodePorts, setServices} {
 		gone, fresh := map[string]string{}, map[string]string{}
 		old, now := before.sets[set], after.sets[set]
 		for key, chain := range old {

@@ -15,71 +15,154 @@ import (
 	"github.com/nodectl/nodectl/pkg/service"
 )
 
-// manyRules returns the rules of 200 Services with 5 endpoints each.
-func manyRules() []service.Rule {
-	var all []service.Rule
-	for i := range 200 {
+// manyRules returns the rules of Services with 5 endpoints each.
+func manyRules(services int) (all [][]service.Rule) {
+	for i := range services {
 		r := service.Rule{
 			Name: fmt.Sprintf("default/s%03d/tcp/p80", i), Protocol: v1.ProtocolTCP, Port: 80,
-			Cluster: netip.AddrFrom4([4]byte{10, 96, byte(i), 1}), NodePort: uint16(30000 + i),
+			Cluster: netip.AddrFrom4([4]byte{10, 96, byte(i), byte(1 + i>>8)}), NodePort: uint16(30000 + i),
 		}
 		for j := range 5 {
-			r.Backends = append(r.Backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 88, byte(i), byte(j + 2)}), 8080))
+			r.Backends = append(r.Backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(88 + i>>8), byte(i), byte(j + 2)}), 8080))
 		}
-		all = append(all, r)
+		all = append(all, []service.Rule{r})
 	}
 	return all
 }
 
-// TestDifferences_ReadinessChange_IsAFewMessagesAboutItsService: the table has 200 Services with 5
-// endpoints.
-func TestDifferences_ReadinessChange_IsAFewMessagesAboutItsService(t *testing.T) {
+// with returns lists of rules, in which Service i has these backends.
+func with(all [][]service.Rule, i int, backends []netip.AddrPort) [][]service.Rule {
+	all = slices.Clone(all)
+	all[i] = slices.Clone(all[i])
+	all[i][0].Backends = backends
+	return all
+}
+
+// whole returns all content of the table of IPv4.
+func (t *tables) whole() content { return t.fixed[0].with(t.parts, 0) }
+
+// TestNext_ReadinessChange_IsAFewMessagesAboutItsService: the table has 200 Services with 5 endpoints.
+// The content of the others is not computed.
+func TestNext_ReadinessChange_IsAFewMessagesAboutItsService(t *testing.T) {
 	t.Parallel()
-	before := newContent(Desired{Rules: manyRules()})
-	rules := manyRules()
-	rules[100].Backends = rules[100].Backends[1:]
-	ops := differences(before, newContent(Desired{Rules: rules}, &before))
+	rules := manyRules(200)
+	before, first := newTables().next(Desired{Rules: rules})
+	if first.fresh != 200 {
+		t.Errorf("at first, the content of %d Services is computed", first.fresh)
+	}
+	after, c := before.next(Desired{Rules: with(rules, 100, rules[100][0].Backends[1:])})
 	elements := 0
-	for _, o := range ops {
+	for _, o := range c.ops[0] {
 		elements += len(o.elements)
 		if !strings.Contains(o.name, "/s100/") && o.name != setHairpin {
 			t.Errorf("a change of another Service: %+v", o)
 		}
 	}
-	if len(ops) != 3 || elements != 1 { // flush, rule, and the pair of the endpoint with itself
-		t.Errorf("%d changes with %d elements: %+v", len(ops), elements, ops)
+	if len(c.ops[0]) != 3 || elements != 1 || len(c.ops[1]) > 0 { // flush, rule, and the pair of the endpoint with itself
+		t.Errorf("%d changes with %d elements: %+v; of IPv6: %+v", len(c.ops[0]), elements, c.ops[0], c.ops[1])
+	}
+	if c.fresh != 1 {
+		t.Errorf("the content of %d Services is computed", c.fresh)
+	}
+	without := slices.Delete(slices.Clone(rules), 3, 4)
+	if _, c := after.next(Desired{Rules: without}); c.fresh != 1 { // that of Service 100
+		t.Errorf("a Service less: the content of %d Services is computed", c.fresh)
 	}
 }
 
-// TestDifferences_Story_KernelTakesEveryStep: random contents follow each other, and the kernel
-// accepts each change: referenced objects exist, and removed objects are not referenced.
-func TestDifferences_Story_KernelTakesEveryStep(t *testing.T) {
+// BenchmarkNext_ReadinessChange shows that the time hardly depends on the number of Services.
+func BenchmarkNext_ReadinessChange(b *testing.B) {
+	for _, n := range []int{20, 200, 1000} {
+		b.Run(fmt.Sprint(n, " Services"), func(b *testing.B) {
+			rules := manyRules(n)
+			all := rules[0][0].Backends
+			have, c := newTables().next(Desired{Rules: rules})
+			for i := range b.N {
+				rules = with(rules, 0, all[i%2:])
+				have, c = have.next(Desired{Rules: rules})
+			}
+			if c.fresh != 1 {
+				b.Errorf("the content of %d Services is computed", c.fresh)
+			}
+		})
+	}
+}
+
+// TestNext_SharedEndpoint_StaysUntilNoServiceUsesIt: two Services select the same pod.
+func TestNext_SharedEndpoint_StaysUntilNoServiceUsesIt(t *testing.T) {
+	t.Parallel()
+	rules := manyRules(2)
+	shared := rules[0][0].Backends[:1]
+	for i := range rules {
+		rules[i][0].Protocol, rules[i][0].Backends = v1.ProtocolUDP, shared
+	}
+	have, _ := newTables().next(Desired{Rules: rules})
+	for i, left := range []int{0, 1} { // of the endpoints, after each Service has lost it
+		rules = with(rules, i, nil)
+		next, c := have.next(Desired{Rules: rules})
+		gone := 0
+		for _, o := range c.ops[0] {
+			if o.kind == deleteElements && o.name == setHairpin {
+				gone += len(o.elements)
+			}
+		}
+		if gone != left || len(c.departed) != left {
+			t.Errorf("%d Services use it no more: %d elements go, %v departs", i+1, gone, c.departed)
+		}
+		have = next
+	}
+}
+
+// TestNext_Story_KernelTakesEveryStep: random contents follow each other, and the kernel accepts each
+// change: referenced objects exist, and removed objects are not referenced. In the end it has the
+// content that a new table would get.
+func TestNext_Story_KernelTakesEveryStep(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		have := empty()
-		var known *content
+		kernel := bare()
+		kernel.affinity, kernel.sets = map[string]clientSet{}, map[string]map[string]string{}
+		known, last := newTables(), map[int][]service.Rule{}
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {
-			want := newContent(drawDesired(t), known)
-			for _, o := range differences(have, want) {
-				take(t, &have, o)
+			d := drawDesired(t, last)
+			next, c := known.next(d)
+			for _, o := range c.ops[0] {
+				take(t, &kernel, o)
 			}
-			known = &want
-			if again := differences(have, want); len(again) > 0 {
-				t.Fatalf("not what was wanted: %+v", again)
+			if len(c.ops[1]) > 1 { // the rule of the loopback address of IPv6
+				t.Fatalf("changes of IPv6: %+v", c.ops[1])
 			}
+			var parts []*part
+			for _, rules := range d.Rules {
+				parts = append(parts, newPart(rules, next.clients))
+			}
+			if left := differences(kernel, fixedOf(d, false).with(parts, 0)); len(left) > 0 {
+				t.Fatalf("not what was wanted: %+v", left)
+			}
+			known = next
 		}
 	})
 }
 
-func drawDesired(t *rapid.T) Desired {
+// drawDesired draws the rules of three Services: those of last, or other ones.
+func drawDesired(t *rapid.T, last map[int][]service.Rule) Desired {
 	var d Desired
+	special := rapid.IntRange(0, 3).Draw(t, "Service with node port 30010")
 	for i := range 3 {
 		if !rapid.Bool().Draw(t, "there") {
 			continue
 		}
+		kept := last[i]
+		if len(kept) > 0 && (kept[0].NodePort != 30010 || i == special) && rapid.Bool().Draw(t, "unchanged") {
+			d.Rules = append(d.Rules, kept)
+			continue
+		}
+		ports := []int{0, 30000 + i}
+		if i == special {
+			ports = append(ports, 30010)
+		}
 		r := service.Rule{
 			Name: fmt.Sprintf("default/s%d/tcp/p80", i), Protocol: v1.ProtocolTCP, Port: 80, Cluster: netip.AddrFrom4([4]byte{10, 96, 0, byte(i + 1)}),
-			NodePort: uint16(rapid.SampledFrom([]int{0, 30000 + i, 30010}).Draw(t, "node port")),
+			NodePort: uint16(rapid.SampledFrom(ports).Draw(t, "node port")),
 			Affinity: rapid.SampledFrom([]time.Duration{0, time.Minute, time.Hour}).Draw(t, "affinity"),
 		}
 		for j := range rapid.IntRange(0, 3).Draw(t, "backends") {
@@ -92,7 +175,8 @@ func drawDesired(t *rapid.T) Desired {
 			}
 			r.External = []service.External{e}
 		}
-		d.Rules = append(d.Rules, r)
+		last[i] = []service.Rule{r}
+		d.Rules = append(d.Rules, last[i])
 	}
 	return d
 }
@@ -148,7 +232,7 @@ func take(t *rapid.T, c *content, o op) {
 			if _, there := c.chains[to]; to != "" && !there {
 				t.Fatalf("element of %s to %s, which does not exist", o.name, to)
 			}
-			c.sets[o.name][key] = to
+			c.put(o.name, key, to)
 		}
 	case deleteChain:
 		delete(c.chains, o.name)
@@ -183,18 +267,11 @@ func TestDeparted_PendingEndpoints_StayUntilTheyAreEndpointsAgain(t *testing.T) 
 	t.Parallel()
 	at := netip.MustParseAddrPort
 	a, b, c, d := at("10.88.0.2:53"), at("10.88.0.3:53"), at("10.88.0.4:53"), at("10.88.0.5:53")
-	set := func(of ...netip.AddrPort) map[netip.AddrPort]bool {
-		all := map[netip.AddrPort]bool{}
-		for _, one := range of {
-			all[one] = true
-		}
-		return all
-	}
-	old, now, none := &content{datagrams: set(c, d)}, &content{datagrams: set(b, d)}, &content{}
-	if got := departed(set(a, b), [2]*content{old, nil}, [2]*content{now, none}); !maps.Equal(got, set(a, c)) {
+	pending := map[netip.AddrPort]bool{a: true, b: true}
+	if got := departed(pending, []netip.AddrPort{c, d}, uses[netip.AddrPort]{b: 1, d: 2}); !maps.Equal(got, map[netip.AddrPort]bool{a: true, c: true}) {
 		t.Errorf("%v", got)
 	}
-	if got := departed(nil, [2]*content{}, [2]*content{now, none}); len(got) > 0 {
+	if got := departed(nil, nil, uses[netip.AddrPort]{b: 1}); len(got) > 0 {
 		t.Errorf("a new table: %v", got)
 	}
 }
@@ -211,9 +288,13 @@ func TestContentOf_ManyEndpointsWithAffinity_ClientsAreBounded(t *testing.T) {
 			for j := range endpoints {
 				r.Backends = append(r.Backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 88, byte(j >> 8), byte(j)}), 8080))
 			}
-			d.Rules = append(d.Rules, r)
+			d.Rules = append(d.Rules, []service.Rule{r})
 		}
 		return d
+	}
+	newContent := func(d Desired) content {
+		n, _ := newTables().next(d)
+		return n.whole()
 	}
 	for _, n := range [][2]int{{1, 1}, {1, 5}, {20, 5}, {200, 5}, {40, 100}} {
 		sum, least := 0, mostClients
@@ -230,10 +311,11 @@ func TestContentOf_ManyEndpointsWithAffinity_ClientsAreBounded(t *testing.T) {
 			t.Errorf("%s has %d clients", name, c.size)
 		}
 	}
-	before, d := newContent(desired(200, 5)), desired(200, 5)
-	d.Rules[7].Backends = d.Rules[7].Backends[:4]
-	if n := len(differences(before, newContent(d, &before))); n > 20 {
-		t.Errorf("one endpoint less: %d changes", n)
+	d := desired(200, 5)
+	before, _ := newTables().next(d)
+	d.Rules = with(d.Rules, 7, d.Rules[7][0].Backends[:4])
+	if _, c := before.next(d); len(c.ops[0]) > 20 || c.fresh != 1 {
+		t.Errorf("one endpoint less: %d changes, the content of %d Services is computed", len(c.ops[0]), c.fresh)
 	}
 }
 
@@ -245,14 +327,15 @@ func TestContentOf_ManyEndpointsWithAffinity_ClientsAreBounded(t *testing.T) {
 func TestClientsOf_ServicesComeOneByOne_EachChangesFewSets(t *testing.T) {
 	t.Parallel()
 	var d Desired
-	have, renamed := newContent(d), 0
+	known, have, renamed := newTables(), bare(), 0
 	for i := range 100 {
 		r := service.Rule{Name: fmt.Sprintf("default/s%d/tcp/", i), Protocol: v1.ProtocolTCP, Port: 80, Cluster: netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), Affinity: time.Hour}
 		for j := range 4 {
 			r.Backends = append(r.Backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 88, byte(i), byte(j)}), 8080))
 		}
-		d.Rules = append(d.Rules, r)
-		next, kept := newContent(d, &have), 0
+		d.Rules = append(d.Rules, []service.Rule{r})
+		known, _ = known.next(d)
+		next, kept := known.whole(), 0
 		for name := range have.affinity {
 			if _, there := next.affinity[name]; there {
 				kept++
@@ -274,15 +357,10 @@ func TestClientsOf_ServicesComeOneByOne_EachChangesFewSets(t *testing.T) {
 	if renamed > 2*len(have.affinity) {
 		t.Errorf("%d sets were renamed in all, of %d", renamed, len(have.affinity))
 	}
-	smaller := Desired{Rules: d.Rules[:50]}
-	for name := range newContent(smaller, &have).affinity {
+	smaller, _ := known.next(Desired{Rules: d.Rules[:50]})
+	for name := range smaller.whole().affinity {
 		if _, there := have.affinity[name]; !there {
 			t.Errorf("%s is new after Services have left", name)
 		}
 	}
-}
-
-// newContent returns the content of the table of IPv4 that follows another one.
-func newContent(d Desired, before ...*content) content {
-	return contentOf(d, false, clientsOf(d.Rules, [2]*content{slices.Concat(before, []*content{nil})[0]}))
 }

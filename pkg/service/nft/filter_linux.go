@@ -18,7 +18,7 @@ type Filter struct {
 	mu      sync.Mutex
 	conn    *conn
 	port    atomic.Uint32
-	applied [2]*content // of IPv4 and IPv6; nil: unknown, or no table
+	applied *tables     // nil: unknown, or no table
 	serving atomic.Bool // this Filter has made the tables of Services
 	// departed are the endpoints that have left and for which the kernel may still have UDP
 	// connections.
@@ -62,7 +62,7 @@ func (f *Filter) transaction(write func(m *message)) error {
 	}
 	err := f.conn.transaction(write)
 	if err != nil {
-		f.applied = [2]*content{}
+		f.applied = nil
 		f.drop()
 	}
 	return err
@@ -74,32 +74,31 @@ func (f *Filter) transaction(write func(m *message)) error {
 func (f *Filter) Apply(d Desired) (messages int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var next [2]*content
-	clients := clientsOf(d.Rules, f.applied)
+	before, known := f.applied, f.applied != nil
+	if !known {
+		before = newTables()
+	}
+	next, c := before.next(d)
+	f.applied = nil // before is not valid any more
 	err = f.transaction(func(m *message) {
-		before := m.seq
+		first := m.seq
 		for i, v6 := range []bool{false, true} {
-			c := contentOf(d, v6, clients)
-			next[i] = &c
 			t := &table{message: m, name: TableServices, family: familyOf(v6)}
 			t.sets = uint32(i) << 20 // set numbers must be unique in the transaction
-			old := f.applied[i]
-			if old == nil {
-				e := empty()
-				old = &e
+			if !known {
 				t.replace()
 				t.base()
 			}
-			for _, o := range differences(*old, c) {
+			for _, o := range c.ops[i] {
 				t.change(o)
 			}
 		}
-		messages = int(m.seq - before)
+		messages = int(m.seq - first)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("change %s of the packet filter: %w", TableServices, err)
 	}
-	f.departed = departed(f.departed, f.applied, next)
+	f.departed = departed(f.departed, c.departed, next.datagrams)
 	f.applied = next
 	f.serving.Store(true)
 	if len(f.departed) > 0 {
@@ -116,7 +115,7 @@ func (f *Filter) Apply(d Desired) (messages int, err error) {
 func (f *Filter) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.applied = [2]*content{}
+	f.applied = nil
 }
 
 // Guard makes the table that protects the loopback addresses, unless it exists. All agents of a
@@ -169,7 +168,7 @@ func (f *Filter) Remove() error {
 			end()
 		}
 	})
-	f.applied = [2]*content{}
+	f.applied = nil
 	f.serving.Store(false)
 	if err != nil {
 		return fmt.Errorf("remove %s of the packet filter: %w", TableServices, err)

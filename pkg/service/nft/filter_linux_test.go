@@ -58,7 +58,7 @@ func webRule(backends ...string) service.Rule {
 }
 
 func desired(rules ...service.Rule) Desired {
-	return Desired{Rules: rules, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, Links: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16")}}
+	return Desired{Rules: [][]service.Rule{rules}, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, Links: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16")}}
 }
 
 const refused = "connection refused"
@@ -286,7 +286,7 @@ func TestFilter_IPv6_Service_IsReachedFromPods(t *testing.T) {
 		closed := service.Rule{Name: "default/closed/tcp/p80", Protocol: v1.ProtocolTCP, Port: 80, Cluster: netip.MustParseAddr("fd00:96::8"), NodePort: 30081}
 		n.do(func() error {
 			_, err := n.filter.Apply(Desired{
-				Rules: []service.Rule{r, closed}, CIDRs: []netip.Prefix{netip.MustParsePrefix("fd00:96::/112")}, Links: []netip.Prefix{netip.MustParsePrefix("fd00:88::/64")},
+				Rules: [][]service.Rule{{r}, {closed}}, CIDRs: []netip.Prefix{netip.MustParsePrefix("fd00:96::/112")}, Links: []netip.Prefix{netip.MustParsePrefix("fd00:88::/64")},
 			})
 			return err
 		})
@@ -349,7 +349,7 @@ func TestFilter_IPv6_LoopbackAddress_HasNodePorts(t *testing.T) {
 		udp := tcp
 		udp.Name, udp.Protocol, udp.NodePort = "default/web/udp/http", v1.ProtocolUDP, 30081
 		n.do(func() error {
-			_, err := n.filter.Apply(Desired{Rules: []service.Rule{tcp, udp}, Loopback6: on})
+			_, err := n.filter.Apply(Desired{Rules: [][]service.Rule{{tcp, udp}}, Loopback6: on})
 			return err
 		})
 	}
