@@ -3,6 +3,7 @@ package nft
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -198,6 +199,32 @@ func TestFilter_Endpoints_ShareConnectionsAndLeave(t *testing.T) {
 		t.Errorf("after Remove: %q", got)
 	}
 	n.do(n.filter.Remove) // nothing is left: no error
+}
+
+// TestFilter_PacketOutsideOfTheWindow_ConnectionGoesOn: conntrack does not translate such a packet of an
+// endpoint. Without a rule, the client's machine gets it from the endpoint's own address, and resets the
+// connection.
+func TestFilter_PacketOutsideOfTheWindow_ConnectionGoesOn(t *testing.T) {
+	n := newNode(t)
+	web, outside := n.pod("web", "10.88.0.2"), n.outside()
+	outside.ip("route", "add", "10.96.0.0/16", "via", "192.0.2.1")
+	outside.ip("route", "add", "10.88.0.0/16", "via", "192.0.2.1")
+	n.apply(desired(webRule("10.88.0.2:8080")), "10.88.0.2")
+	for _, from := range []*place{n.place, outside} {
+		served, opened := web.open(8080, from, "10.96.0.7:80")
+		web.sendStray(served)
+		for _, ends := range [][2]*net.TCPConn{{served, opened}, {opened, served}, {served, opened}} {
+			got := make([]byte, 1)
+			if _, err := ends[0].Write([]byte("x")); err != nil {
+				t.Fatalf("from %s: %v", from.name, err)
+			}
+			if _, err := ends[1].Read(got); err != nil {
+				t.Fatalf("from %s: %v", from.name, err)
+			}
+		}
+		_ = served.SetLinger(0) // so that nothing keeps the port
+		served.Close()
+	}
 }
 
 // TestFilter_Affinity_ClientKeepsItsEndpoint: it keeps it even after another endpoint leaves.

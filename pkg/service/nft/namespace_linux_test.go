@@ -1,6 +1,8 @@
 package nft
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -203,6 +205,89 @@ func (p *place) connect(address string) (answer string) {
 		return nil
 	})
 	return answer
+}
+
+// open opens a TCP connection of a client, by address, to a server on a port of p. It returns both ends.
+func (p *place) open(port int, client *place, address string) (served, opened *net.TCPConn) {
+	p.t.Helper()
+	var l net.Listener
+	p.do(func() (err error) {
+		l, err = net.Listen("tcp4", fmt.Sprintf(":%d", port))
+		return err
+	})
+	defer l.Close()
+	client.do(func() error {
+		c, err := net.Dial("tcp4", address)
+		if err == nil {
+			p.t.Cleanup(func() { c.Close() })
+			opened = c.(*net.TCPConn)
+		}
+		return err
+	})
+	c, err := l.Accept()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { c.Close() })
+	return c.(*net.TCPConn), opened
+}
+
+// sendStray sends a packet of a connection of p that is far outside of the window.
+func (p *place) sendStray(c *net.TCPConn) {
+	p.t.Helper()
+	sent, received := sequences(p.t, c)
+	local, remote := c.LocalAddr().(*net.TCPAddr).AddrPort(), c.RemoteAddr().(*net.TCPAddr).AddrPort()
+	const ack, words = 0x10, 5
+	header := binary.BigEndian.AppendUint16(nil, local.Port())
+	header = binary.BigEndian.AppendUint16(header, remote.Port())
+	header = binary.BigEndian.AppendUint32(header, sent+1<<30)
+	header = binary.BigEndian.AppendUint32(header, received)
+	header = append(header, words<<4, ack, 255, 255, 0, 0, 0, 0)
+	from, to := local.Addr().Unmap().As4(), remote.Addr().Unmap().As4()
+	sum := uint32(unix.IPPROTO_TCP + len(header))
+	for _, part := range [][]byte{from[:], to[:], header} {
+		for i := 0; i < len(part); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(part[i:]))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(header[16:], ^uint16(sum))
+	p.do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Sendto(fd, header, 0, &unix.SockaddrInet4{Addr: to})
+	})
+}
+
+// sequences returns the numbers of the next bytes that a connection sends and receives.
+func sequences(t *testing.T, c *net.TCPConn) (sent, received uint32) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const on, off, receiveQueue, sendQueue = 1, -1, 1, 2
+	var errs []error
+	numberOf := func(fd, queue int) uint32 {
+		errs = append(errs, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, queue))
+		n, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUEUE_SEQ)
+		errs = append(errs, err)
+		return uint32(n)
+	}
+	err = raw.Control(func(fd uintptr) {
+		errs = append(errs, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, on))
+		sent, received = numberOf(int(fd), sendQueue), numberOf(int(fd), receiveQueue)
+		errs = append(errs, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, off))
+	})
+	if err := errors.Join(append(errs, err)...); err != nil {
+		t.Fatalf("read the numbers of a connection: %v", err)
+	}
+	return sent, received
 }
 
 // datagrams returns a function that sends a datagram by one socket and returns the answer.

@@ -13,6 +13,7 @@ const (
 	chainDispatch = "dispatch" // finds the chain of a Service
 	chainRefusals = "refusals" // finds connections to refuse
 	chainRefuse   = "refuse"
+	chainInvalid  = "invalid" // drops packets of endpoints that conntrack does not translate
 )
 
 // base writes the fixed part of a table of Services.
@@ -26,11 +27,12 @@ func (t *table) base() {
 	t.newSet(set{name: setHairpin, keyType: concat(addr, addr), keyLen: 2 * length})
 	t.newSet(set{name: setClosed, keyType: concat(addr, typeProto, typeService), keyLen: length + 8})
 	t.newSet(set{name: setClosedPorts, keyType: concat(typeProto, typeService), keyLen: 8})
-	for _, name := range []string{chainRange, chainLinks, chainLoopback, chainDispatch, chainRefusals, chainRefuse} {
+	for _, name := range []string{chainRange, chainLinks, chainLoopback, chainDispatch, chainRefusals, chainRefuse, chainInvalid} {
 		t.chain(name, nil)
 	}
 	t.dispatch()
 	t.refusals()
+	t.invalid()
 	t.chain("nat-prerouting", &hook{"nat", unix.NF_INET_PRE_ROUTING, -100})
 	t.chain("nat-output", &hook{"nat", unix.NF_INET_LOCAL_OUT, -100})
 	for _, from := range []string{"nat-prerouting", "nat-output"} {
@@ -39,6 +41,12 @@ func (t *table) base() {
 	t.chain("filter-input", &hook{"filter", unix.NF_INET_LOCAL_IN, 0})
 	t.chain("filter-forward", &hook{"filter", unix.NF_INET_FORWARD, 0})
 	t.chain("filter-output", &hook{"filter", unix.NF_INET_LOCAL_OUT, 0})
+	for _, from := range []string{"filter-input", "filter-forward"} {
+		t.rule(from, func(e expressions) {
+			e.isInvalid()
+			e.then(unix.NFT_JUMP, chainInvalid)
+		})
+	}
 	for _, from := range []string{"filter-input", "filter-forward", "filter-output"} {
 		t.rule(from, func(e expressions) {
 			e.isNew()
@@ -94,7 +102,21 @@ func (t *table) refusals() {
 	t.rule(chainRefuse, func(e expressions) { e.reject(unix.NFT_REJECT_ICMP_UNREACH) })
 }
 
-// postrouting masquerades connections whose replies would otherwise bypass the node:
+// invalid drops TCP packets of endpoints that conntrack does not recognise, such as those outside of
+// the window. It does not translate them: the client would get them from the address of the endpoint,
+// and would reset the connection of the endpoint. kube-proxy drops them, too, in its mode iptables.
+func (t *table) invalid() {
+	t.rule(chainInvalid, func(e expressions) {
+		e.meta(unix.NFT_META_L4PROTO, firstRegister)
+		e.compare(unix.NFT_CMP_EQ, []byte{unix.IPPROTO_TCP})
+		e.source(firstRegister)
+		e.source(e.behind(1))
+		e.lookup(setHairpin, 0, noData)
+		e.then(packetDrop, "")
+	})
+}
+
+// postrouting masquerades connections whose replies would not come back through the node:
 // connections of a pod to itself, within one of the Links, and from a loopback address. All other
 // connections keep the client's address.
 func (t *table) postrouting() {

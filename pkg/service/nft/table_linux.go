@@ -380,24 +380,21 @@ func (e expressions) masquerade() {
 }
 
 // isNew continues only for the packets that begin a connection.
-func (e expressions) isNew() {
-	const stateNew = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW) of the kernel
-	e.add("ct", func() {
-		e.u32(unix.NFTA_CT_DREG, firstRegister)
-		e.u32(unix.NFTA_CT_KEY, unix.NFT_CT_STATE)
-	})
-	e.mask(binary.NativeEndian.AppendUint32(nil, stateNew))
-	e.compare(unix.NFT_CMP_NEQ, make([]byte, 4))
-}
+func (e expressions) isNew() { e.conntrack(unix.NFT_CT_STATE, 1<<3) } // NF_CT_STATE_BIT(IP_CT_NEW) of the kernel
+
+// isInvalid continues only for the packets that belong to no connection.
+func (e expressions) isInvalid() { e.conntrack(unix.NFT_CT_STATE, 1<<0) } // NF_CT_STATE_INVALID_BIT of the kernel
 
 // isTranslated continues only if the destination of the connection was translated.
-func (e expressions) isTranslated() {
-	const destinationNAT = 1 << 5 // IPS_DST_NAT of the kernel
+func (e expressions) isTranslated() { e.conntrack(unix.NFT_CT_STATUS, 1<<5) } // IPS_DST_NAT of the kernel
+
+// conntrack continues only if a field of the connection has a bit.
+func (e expressions) conntrack(field, bit uint32) {
 	e.add("ct", func() {
 		e.u32(unix.NFTA_CT_DREG, firstRegister)
-		e.u32(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)
+		e.u32(unix.NFTA_CT_KEY, field)
 	})
-	e.mask(binary.NativeEndian.AppendUint32(nil, destinationNAT))
+	e.mask(binary.NativeEndian.AppendUint32(nil, bit))
 	e.compare(unix.NFT_CMP_NEQ, make([]byte, 4))
 }
 
