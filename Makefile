@@ -54,25 +54,28 @@ cross:
 	hack/cross
 
 ##@ Test
+# A program of its own, not a child of go run, which would not pass SIGTERM on.
+TESTS = CGO_ENABLED=0 $(GO) build -trimpath -o bin/run-tests ./hack/test && exec bin/run-tests
+
 ## test: run the first tier, as CI does (root, ten minutes)
 .PHONY: test
 test:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin
-	@$(RUN) ./hack/test
+	@$(TESTS)
 
 ## test-full: run the full tier: slow tests, fuzzing, other systems, release (root, two hours)
 .PHONY: test-full
 test-full:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin csi-bin dra-bin
 	@hack/e2enode/build
-	@$(RUN) ./hack/test -tier full -lanes 2 -timeout 2h -report docs/test-full.md
+	@$(TESTS) -tier full -lanes 2 -timeout 2h -report docs/test-full.md
 
 ## test-full-again: run what failed in the last run of the full tier (root)
 .PHONY: test-full-again
 test-full-again:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin csi-bin dra-bin
 	@hack/e2enode/build
-	@$(RUN) ./hack/test -tier full -again -lanes 2 -timeout 2h -report docs/test-full.md
+	@$(TESTS) -tier full -again -lanes 2 -timeout 2h -report docs/test-full.md
 
 # Packages whose tests need neither root nor a container runtime.
 ROOTLESS = ./cmd/... ./docs/... $(shell $(GO) list ./pkg/... | grep -vE '/pkg/(cgroup|confine|csi|dns/process|service/nft|stats|userns|volume)$$')

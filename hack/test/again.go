@@ -9,10 +9,13 @@ import (
 )
 
 // failures are the failed tests of a run, by package. A step, and a package that failed outside of
-// its tests, have none.
+// its tests or was interrupted, have none.
 type failures map[string][]string
 
-var failureLine = regexp.MustCompile(`(?m)^- fail: ([^ :]+)(?: (\w+)|: )`)
+var (
+	failureLine     = regexp.MustCompile(`(?m)^- fail: ([^ :]+)(?: (\w+)|: )`)
+	interruptedLine = regexp.MustCompile(`(?m)^- interrupted: ([^ :]+): `)
+)
 
 // failuresOf returns the failures of the newest run on a page that this program wrote.
 func failuresOf(page string) failures {
@@ -28,6 +31,9 @@ func failuresOf(page string) failures {
 		}
 		all[in] = tests
 	}
+	for _, m := range interruptedLine.FindAllStringSubmatch(page, -1) {
+		all[m[1]] = nil // the whole package
+	}
 	return all
 }
 
@@ -39,7 +45,7 @@ func readFailures(file string) (failures, error) {
 	}
 	all := failuresOf(string(page))
 	if len(all) == 0 {
-		return nil, fmt.Errorf("nothing failed in the newest run on %s", file)
+		return nil, fmt.Errorf("nothing failed or was interrupted in the newest run on %s", file)
 	}
 	return all, nil
 }

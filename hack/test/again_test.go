@@ -12,9 +12,10 @@ func TestFailuresOf_NewestRun(t *testing.T) {
 		page string
 		want failures
 	}{
-		"a whole run":       {first, failures{"cross": nil, "test/e2e": {"TestA", "TestB"}}},
-		"a run of failures": {first + "\n## The failures again\n\n- fail: test/e2e TestB\n", failures{"test/e2e": {"TestB"}}},
-		"nothing failed":    {first + "\n## The failures again\n\n", failures{}},
+		"a whole run":        {first, failures{"cross": nil, "test/e2e": {"TestA", "TestB"}}},
+		"a run of failures":  {first + "\n## The failures again\n\n- fail: test/e2e TestB\n", failures{"test/e2e": {"TestB"}}},
+		"an interrupted run": {first + "- interrupted: test/e2e: context canceled\n- interrupted: fuzz: context canceled\n", failures{"cross": nil, "fuzz": nil, "test/e2e": nil}},
+		"nothing failed":     {first + "\n## The failures again\n\n", failures{}},
 	} {
 		if got := failuresOf(c.page); !maps.EqualFunc(got, c.want, slices.Equal) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)

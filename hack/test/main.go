@@ -8,7 +8,8 @@
 // fuzz targets, cross compilation, release checks, a subset of Kubernetes' node suite and the site
 // beside them. PATTERN restricts
 // either tier to packages whose path contains it. With -again, the failures of the newest run
-// on a page run again.
+// on a page run again, and the packages and steps that an interruption stopped. SIGINT and SIGTERM
+// interrupt a run: it stops its tests, and writes the page of the results so far.
 //
 // Several test binaries run at once, each in a mount and a network namespace of its own: suites
 // that write to the packet filter or to /run do not meet. The two longest suites are compiled
@@ -45,7 +46,7 @@ func main() {
 	flag.IntVar(&o.lanes, "lanes", 3, "how many test binaries run at once")
 	flag.DurationVar(&o.timeout, "timeout", 45*time.Minute, "hard limit of one test binary")
 	flag.StringVar(&o.report, "report", "", "write date, commit, durations and results to this Markdown file")
-	flag.BoolVar(&o.again, "again", false, "run what failed in the newest run on the page of -report, and add the results to the page")
+	flag.BoolVar(&o.again, "again", false, "run what failed or was interrupted in the newest run on the page of -report, and add the results to the page")
 	flag.Parse()
 	o.patterns = flag.Args()
 	if o.tier != "first" && o.tier != "full" {
@@ -68,7 +69,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	if os.Geteuid() != 0 {
 		return false, errors.New("the tests start containers and need root; without root run: make test-rootless")
 	}
-	// The Makefile sets it for this program. Steps and tests decide for themselves.
+	// The caller may set it for this program. Steps and tests decide for themselves.
 	if err := os.Unsetenv("CGO_ENABLED"); err != nil {
 		return false, err
 	}
@@ -98,18 +99,21 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		fmt.Println("testing commit", s.revision)
 	}
 	before := readCPUs()
-	if err := s.runAll(ctx, o, out); err != nil {
+	if err := s.runAll(ctx, o, out); err != nil && ctx.Err() == nil {
 		return false, err
 	}
 	s.running, s.busy = time.Since(begun)-s.compiling, readCPUs().since(before)
 	s.print(os.Stdout)
-	if o.report != "" {
+	if o.report != "" && s.begunAny() { // an interruption before that leaves the earlier page
 		if err := s.write(ctx, o); err != nil {
 			return false, err
 		}
 	}
+	if ctx.Err() != nil {
+		return false, errors.New("interrupted")
+	}
 	// As root, on a machine with all parts, no test has a reason to skip.
-	return s.failed() == 0 && s.count("skip") == 0, ctx.Err()
+	return s.failed() == 0 && s.count("skip") == 0, nil
 }
 
 // runAll compiles and runs the jobs. The early ones run while the others are compiled.
@@ -126,10 +130,10 @@ func (s *summary) runAll(ctx context.Context, o options, out string) error {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(out, whole), nil, 0o644)
 	}
+	s.compiled, s.compiling = err == nil, time.Since(s.begun)
 	if err != nil {
 		stop() // and the jobs that run already end
 	} else {
-		s.compiling = time.Since(s.begun)
 		fmt.Printf("compiled %d test binaries in %s\n", total, round(s.compiling))
 		all := steps(o, out)
 		o.failed.restrict(all)

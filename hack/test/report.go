@@ -29,6 +29,34 @@ type summary struct {
 	lanes     []lane
 	busy      int // percent of all CPUs while the jobs ran, also for other programs
 	results   []result
+	compiled  bool // all packages: those without a binary have no result
+}
+
+// interrupted counts the jobs that the end of the run has stopped, or kept from beginning.
+func (s summary) interrupted() (n int) {
+	for _, r := range s.results {
+		if r.interrupted {
+			n++
+		}
+	}
+	return n
+}
+
+// begunAny reports whether a job has run.
+func (s summary) begunAny() bool {
+	return slices.ContainsFunc(s.results, func(r result) bool { return r.took > 0 })
+}
+
+// result is the result of the run in one line.
+func (s summary) result() string {
+	text := fmt.Sprintf("%d passed, %d failed, %d skipped", s.count("pass"), s.failed(), s.count("skip"))
+	if n := s.interrupted(); n > 0 || !s.compiled {
+		text += fmt.Sprintf("; **interrupted**: %d packages and steps did not end", n)
+	}
+	if !s.compiled {
+		text += ", and those that were not compiled are missing"
+	}
+	return text
 }
 
 // count returns the number of tests, and of jobs without tests, with this result. Subtests
@@ -43,6 +71,7 @@ func (s summary) count(action string) (n int) {
 			ended = ended || t.action == "fail"
 		}
 		switch {
+		case r.interrupted:
 		case r.err != nil && !ended && action == "fail", r.err == nil && r.tests == nil && action == "pass":
 			n++
 		}
@@ -79,7 +108,7 @@ func (s summary) print(w io.Writer) {
 	}
 	s.printLanes(w)
 	for _, r := range s.results {
-		if r.err == nil {
+		if r.err == nil || r.interrupted && r.output == nil {
 			continue
 		}
 		fmt.Fprintf(w, "\nFAIL  %s: %v; all of its output is in %s\n", r.name, r.err, r.log)
@@ -92,7 +121,7 @@ func (s summary) print(w io.Writer) {
 		fmt.Fprintln(w, line)
 	}
 	fmt.Fprintf(w, "compiling %s, running %s\n", round(s.compiling), round(s.running))
-	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", s.count("pass"), s.failed(), s.count("skip"))
+	fmt.Fprintln(w, s.result())
 }
 
 // printLanes prints when each lane had no job any more: a lane that ends long before the others
@@ -159,7 +188,10 @@ func (s summary) lines() []string {
 				bad = bad || t.action == "fail"
 			}
 		}
-		if r.err != nil && !bad {
+		switch {
+		case r.interrupted:
+			lines = append(lines, fmt.Sprintf("interrupted: %s: %v", r.name, r.err))
+		case r.err != nil && !bad:
 			lines = append(lines, fmt.Sprintf("fail: %s: %v", r.name, r.err))
 		}
 		for _, n := range r.notes {
@@ -170,8 +202,11 @@ func (s summary) lines() []string {
 	return lines
 }
 
+// recorded are the files that the step e2e-node of a run writes: results of Kubernetes' node suite.
+var recorded = []string{"docs/conformance.md", "test/e2enode/results"}
+
 // revisionOf names the commit of a repository as Markdown, and says when files other than
-// the page differ from it.
+// the page and recorded differ from it.
 func revisionOf(ctx context.Context, dir, page string) (string, error) {
 	git := func(args ...string) (string, error) {
 		text, err := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()
@@ -184,7 +219,11 @@ func revisionOf(ctx context.Context, dir, page string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	changes, err := git("status", "--porcelain", "--", ".", ":!"+page)
+	paths := []string{"status", "--porcelain", "--untracked-files=all", "--", ".", ":!" + page}
+	for _, file := range recorded {
+		paths = append(paths, ":!"+file)
+	}
+	changes, err := git(paths...)
 	if err != nil {
 		return "", err
 	}
@@ -194,22 +233,29 @@ func revisionOf(ctx context.Context, dir, page string) (string, error) {
 	return fmt.Sprintf("`%s` **with uncommitted changes in %d files**", commit, strings.Count(changes, "\n")+1), nil
 }
 
-// write writes the run as a page. With -again it adds the run to the page.
+// write writes the run as a page, also after an interruption. With -again it adds the run to the page.
 func (s summary) write(ctx context.Context, o options) error {
-	revision, err := revisionOf(ctx, ".", o.report)
+	revision, err := revisionOf(context.WithoutCancel(ctx), ".", o.report)
 	if err != nil {
 		return err
 	}
 	if revision != s.revision {
 		revision = s.revision + ", **changed during the run** to " + revision
 	}
-	var b bytes.Buffer
+	var before []byte
 	if o.again {
-		page, err := os.ReadFile(o.report)
-		if err != nil {
+		if before, err = os.ReadFile(o.report); err != nil {
 			return err
 		}
-		fmt.Fprintf(&b, "%s\n## The failures again\n\nAdded by `make test-full-again`, which runs what failed before.\n", page)
+	}
+	return os.WriteFile(o.report, s.page(revision, before), 0o644)
+}
+
+// page returns the page of the run, which adds it to the page before if there is one.
+func (s summary) page(revision string, before []byte) []byte {
+	var b bytes.Buffer
+	if before != nil {
+		fmt.Fprintf(&b, "%s\n## The failures again\n\nAdded by `make test-full-again`, which runs what failed before.\n", before)
 	} else {
 		b.WriteString(`# The last run of the full tier
 
@@ -224,12 +270,12 @@ Written by ` + "`make test-full`, which runs what `make test`" + ` leaves out; s
 | commit | %s |
 | compiling | %s |
 | running | %s |
-| result | %d passed, %d failed, %d skipped |
+| result | %s |
 
 | package or step | duration | passed | failed |
 |---|---|---|---|
 `, s.begun.UTC().Format("2006-01-02 15:04 MST"), revision,
-		round(s.compiling), round(s.running), s.count("pass"), s.failed(), s.count("skip"))
+		round(s.compiling), round(s.running), s.result())
 	for _, r := range s.results {
 		one := summary{results: []result{r}}
 		fmt.Fprintf(&b, "| %s | %s | %d | %d |\n", r.name, round(r.took), one.count("pass"), one.failed())
@@ -248,5 +294,5 @@ Written by ` + "`make test-full`, which runs what `make test`" + ` leaves out; s
 			fmt.Fprintf(&b, "- %s\n", line)
 		}
 	}
-	return os.WriteFile(o.report, b.Bytes(), 0o644)
+	return b.Bytes()
 }

@@ -24,6 +24,8 @@ func TestCount_ResultOfAJob(t *testing.T) {
 		"subtest fails":              {result: result{err: failed, tests: []test{{"TestA/one", "fail", 0}, {"TestA", "fail", 0}, {"TestB", "pass", 0}}}, pass: 1, fail: 1},
 		"skipped":                    {result: result{tests: []test{{"TestA/one", "skip", 0}, {"TestA", "pass", 0}, {"TestB", "skip", 0}}}, pass: 1, skip: 2},
 		"fails outside of its tests": {result: result{err: failed, tests: []test{{"TestA", "pass", 0}}}, pass: 1, fail: 1},
+		"interrupted":                {result: result{err: failed, interrupted: true, tests: []test{{"TestA", "pass", 0}}}, pass: 1},
+		"interrupted step":           {result: result{err: failed, interrupted: true}},
 		"no test ran":                {result: result{err: errors.New("no test ran")}, fail: 1},
 	} {
 		s := summary{results: []result{c.result}}
@@ -39,7 +41,8 @@ func TestPrint_FailureOfALongRun_IsFoundAtTheEnd(t *testing.T) {
 		fmt.Fprintf(&long, "line %d\n", i)
 	}
 	s := summary{
-		lanes: []lane{{"test/kube", 10 * time.Minute}, {"pkg/b", 9 * time.Minute}}, busy: 97,
+		compiled: true,
+		lanes:    []lane{{"test/kube", 10 * time.Minute}, {"pkg/b", 9 * time.Minute}}, busy: 97,
 		results: []result{
 			{name: "pkg/a", took: time.Minute, tests: []test{{"TestA", "pass", 0}}},
 			{name: "pkg/b", log: "bin/test/pkg_b.log", err: errors.New("exit status 1"), output: []string{long.String(), "short"},
@@ -109,6 +112,10 @@ func TestRevision_UncommittedChanges_AreMarked(t *testing.T) {
 	git("commit", "-q", "--allow-empty", "-m", "first")
 	check("^`[0-9a-f]{12}`$")
 	write("page.md")
+	if err := os.MkdirAll(filepath.Join(dir, "test/e2enode/results"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write("test/e2enode/results/nodectl.json")
 	check("^`[0-9a-f]{12}`$")
 	write("new.go")
 	check(`^.[0-9a-f]{12}. \*\*with uncommitted changes in 1 files\*\*$`)

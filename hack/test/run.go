@@ -40,6 +40,10 @@ type result struct {
 	tests  []test   // top-level tests, and subtests that failed or were skipped
 	output []string // of each failure
 	notes  []string
+	// interrupted says that the end of the run kept the job from its end. What has ended counts, and
+	// nothing else does.
+	interrupted bool
+	unended     int // tests that have begun and not ended: the last ones of tests
 }
 
 // A test is one test function, or a subtest.
@@ -132,11 +136,11 @@ func start(ctx context.Context, o options, q *queue) (wait func() ([]result, []l
 	}
 }
 
-// inside prepares the new namespaces for tests: a loopback device, an address for the node, a
-// route for the addresses of a cluster's services (kube-proxy replaces them only after the
-// kernel has found a route) and no other, an empty /run, and a /sys that shows the
-// namespace's own network devices, with the cgroups of the machine.
-const inside = `ip link set lo up && ip link add eth0 type veth peer name eth0-peer &&
+// inside waits for the end of file descriptor 3, and prepares the new namespaces for tests: a
+// loopback device, an address for the node, a route for the addresses of a cluster's services
+// (kube-proxy replaces them only after the kernel has found a route) and no other, an empty /run,
+// and a /sys that shows the namespace's own network devices, with the cgroups of the machine.
+const inside = `read -r begin <&3; exec 3<&-; ip link set lo up && ip link add eth0 type veth peer name eth0-peer &&
 	ip address add 198.19.0.1/24 dev eth0 && ip link set eth0 up && ip link set eth0-peer up &&
 	ip route add 10.96.0.0/24 dev eth0 && mount -t tmpfs -o mode=755 tmpfs /run &&
 	mkdir /run/cgroup && mount --move /sys/fs/cgroup /run/cgroup && umount --lazy /sys && mount -t sysfs sysfs /sys &&
@@ -153,8 +157,9 @@ const leaveTime = 30 * time.Second
 // only files and empty cgroups can remain.
 func (j job) run(ctx context.Context) result {
 	begun, r := time.Now(), result{name: j.name, log: j.log}
-	if ctx.Err() != nil {
-		r.err = ctx.Err()
+	whole := ctx
+	if whole.Err() != nil {
+		r.err, r.interrupted = whole.Err(), true
 		return r
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, j.limit, fmt.Errorf("did not end within %s", j.limit))
@@ -187,8 +192,11 @@ func (j job) run(ctx context.Context) result {
 	if err := finish(); r.err == nil {
 		r.err = err
 	}
-	if cause := context.Cause(ctx); cause != nil {
+	if cause := context.Cause(ctx); cause != nil && r.err != nil {
 		r.err = cause
+		if whole.Err() != nil {
+			r.interrupt()
+		}
 	}
 	r.took = time.Since(begun)
 	if p := cmd.ProcessState; p != nil {
@@ -198,6 +206,9 @@ func (j job) run(ctx context.Context) result {
 		if r.err == nil && len(r.tests) == 0 {
 			r.err = errors.New("no test ran")
 		}
+		return r
+	}
+	if r.interrupted {
 		return r
 	}
 	text, _ := os.ReadFile(j.log)
@@ -212,20 +223,28 @@ func (j job) run(ctx context.Context) result {
 	return r
 }
 
+// interrupt marks the result of a job that the end of the run has stopped. Tests that have not ended
+// have no result.
+func (r *result) interrupt() {
+	r.interrupted = true
+	r.tests = r.tests[:len(r.tests)-r.unended]
+	failed := slices.ContainsFunc(r.tests, func(t test) bool { return t.action == "fail" })
+	if !failed {
+		r.output = nil
+	}
+}
+
 // wait runs the command and kills the processes that it leaves: its process group and, for a test
 // binary, everything in its network namespace.
 func (j job) wait(cmd *exec.Cmd, r *result) error {
-	if err := cmd.Start(); err != nil {
+	space, err := j.start(cmd)
+	if err != nil {
 		return err
 	}
-	var space *os.File // open, so that no other namespace gets its number
-	if j.test2json != "" {
-		var err error
-		if space, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)); err == nil { // not ended yet
-			defer space.Close()
-		}
+	if space != nil {
+		defer space.Close()
 	}
-	err := cmd.Wait()
+	err = cmd.Wait()
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = fmt.Errorf("a process that outlived the tests held their output: %w", err)
 	}
@@ -236,6 +255,27 @@ func (j job) wait(cmd *exec.Cmd, r *result) error {
 		}
 	}
 	return err
+}
+
+// start starts the command. For a test binary it returns the network namespace, open, so that no other
+// namespace gets its number. The test binary begins only after that: a process that has ended has no
+// namespace. A process that was killed before has none either.
+func (j job) start(cmd *exec.Cmd) (space *os.File, err error) {
+	if j.test2json == "" {
+		return nil, cmd.Start()
+	}
+	gate, opener, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer gate.Close()
+	defer opener.Close()
+	cmd.ExtraFiles = []*os.File{gate} // its descriptor 3
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	space, _ = os.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
+	return space, nil
 }
 
 // convert starts test2json, which has no part in the job's process group, and reads its
@@ -335,6 +375,7 @@ func (r *result) read(events io.Reader, log io.Writer) error {
 			}
 		}
 	}
+	r.unended = len(spans)
 	for _, name := range slices.Sorted(maps.Keys(spans)) {
 		s := spans[name]
 		s.last = latest
@@ -356,7 +397,12 @@ func (r *result) read(events io.Reader, log io.Writer) error {
 // print prints the line of a job that has ended, and its failures.
 func (r result) print() {
 	word := "ok  "
-	if r.err != nil {
+	switch {
+	case r.interrupted && r.took == 0: // it did not begin
+		return
+	case r.interrupted:
+		word = "INTR"
+	case r.err != nil:
 		word = "FAIL"
 	}
 	fmt.Printf("%s  %-32s %s\n", word, r.name, round(r.took))

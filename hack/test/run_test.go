@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -241,11 +242,83 @@ func TestRun_Interrupted_KillsTheProcessGroup(t *testing.T) {
 		_ = os.WriteFile(begun, nil, 0)
 		cancel()
 	}()
-	if r := j.run(ctx); r.err == nil || r.err.Error() != context.Canceled.Error() {
-		t.Errorf("error %v", r.err)
+	if r := j.run(ctx); !r.interrupted || r.err == nil || r.err.Error() != context.Canceled.Error() {
+		t.Errorf("interrupted %t, error %v", r.interrupted, r.err)
 	}
 	pid := pidIn(t, filepath.Join(dir, "child"))
 	wait.True(t, "the child is dead", func() bool { return !isAlive(pid) })
+}
+
+// TestStart_RunIsInterrupted_PageHasTheResultsSoFar: one step has ended, tests run, and another step waits.
+// Tests that have ended count. The next run with -again runs the rest.
+func TestStart_RunIsInterrupted_PageHasTheResultsSoFar(t *testing.T) {
+	dir := t.TempDir()
+	step := func(name string, command ...string) job {
+		return job{name: name, dir: dir, log: filepath.Join(dir, name+".log"), limit: time.Hour, command: command}
+	}
+	tests := started(t, "echo begun >ready; sleep 1000")
+	tests.name = "pkg/a"
+	running := events("00 run TestA\n00 output TestA hello\n00 pass TestA\n00 run TestB\n")
+	if err := os.WriteFile(filepath.Join(tests.dir, "events"), []byte(running), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ready := filepath.Join(tests.dir, "ready")
+	if out, err := exec.Command("mkfifo", ready).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { // opening the pipe waits for its writer
+		_, _ = os.ReadFile(ready)
+		cancel()
+	}()
+	q := newQueue("first")
+	q.jobs = []job{step("before", "true"), tests, step("after", "true")} // in this order
+	q.closed = true
+	s := summary{compiled: true}
+	s.results, s.lanes = start(ctx, options{lanes: 1}, q)()
+	if !s.begunAny() || s.failed() != 0 || s.count("pass") != 2 || s.interrupted() != 2 {
+		t.Errorf("%d passed, %d failed, %d interrupted: %+v", s.count("pass"), s.failed(), s.interrupted(), s.results)
+	}
+	page := string(s.page("`0123`", nil))
+	for _, want := range []string{
+		"| result | 2 passed, 0 failed, 0 skipped; **interrupted**: 2 packages and steps did not end |\n", "| pkg/a `TestA` |",
+		"\n- interrupted: after: context canceled\n- interrupted: pkg/a: context canceled\n",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not on the page:\n%s", want, page)
+		}
+	}
+	if got, want := failuresOf(page), (failures{"after": nil, "pkg/a": nil}); !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("run again: %v", got)
+	}
+}
+
+// TestKillOnce_ProcessHasLeftItsNamespace_IsWaitedFor: an ending process has no namespaces before it is a
+// zombie. Another process with its PID is left alone.
+func TestKillOnce_ProcessHasLeftItsNamespace_IsWaitedFor(t *testing.T) {
+	space, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("cat") // it waits for input
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := process{identity: identity{cmd.Process.Pid, 7}, handle: cmd.Process, name: "cat"}
+	if left := killOnce([]process{p}, space, map[identity]bool{{p.pid, 6}: true}); left != nil {
+		t.Errorf("another process was killed: %v", left)
+	}
+	if left := killOnce([]process{p}, space, map[identity]bool{p.identity: true}); len(left) != 1 {
+		t.Errorf("processes that are waited for: %v", left)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("the process was not killed")
+	}
 }
 
 func TestRun_StepPrintsWhatItCannotCheck_IsNoted(t *testing.T) {
