@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -155,6 +157,109 @@ func TestSubset_RecordedResults_FillTwentyMinutes(t *testing.T) {
 	}
 	if len(names) < 30 || took > lanes*subsetTime {
 		t.Errorf("%d cases, %s", len(names), took)
+	}
+}
+
+// TestSubset_EarlierRuns_OtherCasesFollow: of cases of one kind, the subset has the one that nodectl has
+// not run, or else the one with the oldest result.
+func TestSubset_EarlierRuns_OtherCasesFollow(t *testing.T) {
+	c := &comparison{
+		scope: &scope{}, features: map[string]*rule{}, names: []string{"a one x 1", "a one x 2", "a one x 3"},
+		of: map[string]Results{kubelet: {}, nodectl: {"a one x 1": {Date: "2026-01-02", Seconds: 30}, "a one x 2": {Date: "2026-01-01", Seconds: 30}}},
+	}
+	for _, n := range c.names {
+		c.of[kubelet][n] = Result{Outcome: passed, Seconds: 30}
+	}
+	for budget, want := range map[time.Duration][]string{
+		30 * time.Second: {"a one x 3"}, 60 * time.Second: {"a one x 2", "a one x 3"},
+	} {
+		if got := c.subset(budget); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", budget, got, want)
+		}
+	}
+}
+
+// TestRecord_ResultsOfASubset_ReplaceOlderOnes: a result with uncommitted changes does not replace one of
+// a commit.
+func TestRecord_ResultsOfASubset_ReplaceOlderOnes(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, nodectl+".json")
+	before := Results{
+		"again": {Outcome: passed, Tree: "a"}, "kept": {Outcome: passed, Tree: "a"}, "was dirty": {Outcome: failed, Tree: "a-dirty"}, "other": {Outcome: skipped, Tree: "a"},
+	}
+	if err := before.write(file); err != nil {
+		t.Fatal(err)
+	}
+	err := record(dir, Results{
+		"again": {Outcome: failed, Tree: "b"}, "kept": {Outcome: failed, Tree: "b-dirty"}, "was dirty": {Outcome: passed, Tree: "b-dirty"}, "new": {Outcome: passed, Tree: "b-dirty"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := readResults(file)
+	want := Results{
+		"again": {Outcome: failed, Tree: "b"}, "kept": {Outcome: passed, Tree: "a"}, "was dirty": {Outcome: passed, Tree: "b-dirty"},
+		"new": {Outcome: passed, Tree: "b-dirty"}, "other": {Outcome: skipped, Tree: "a"},
+	}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+}
+
+// TestTree_ResultsOfARun_AreNoChange: another change marks the tree.
+func TestTree_ResultsOfARun_AreNoChange(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range [][]string{{"init", "-q"}, {"-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-q", "--allow-empty", "-m", "first"}} {
+		if out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	commit := treeOf(dir)
+	if len(commit) != 12 {
+		t.Errorf("tree %q", commit)
+	}
+	for _, c := range [][2]string{
+		{"test/e2enode/results/nodectl.json", commit}, {"docs/conformance.md", commit}, {"docs/test-full.md", commit}, {"pkg/a.go", commit + dirty},
+	} {
+		file := filepath.Join(dir, c[0])
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if got := treeOf(dir); got != c[1] {
+			t.Errorf("with %s: %q, want %q", c[0], got, c[1])
+		}
+	}
+	if got := treeOf(t.TempDir()); got != "unknown" {
+		t.Errorf("without a repository: %q", got)
+	}
+}
+
+// TestLeft_RecordedTimes_GiveTheEstimate: cases that run beside others take a third of their mean time; a
+// class without a recorded case is a guess.
+func TestLeft_RecordedTimes_GiveTheEstimate(t *testing.T) {
+	c := &comparison{
+		scope: &scope{}, features: map[string]*rule{"no claim": {}},
+		names: []string{"a", "b", "c", "d", "e [Serial]", "f [Serial]", "no claim"},
+		of: map[string]Results{
+			kubelet: {"a": {Outcome: passed, Seconds: 240}, "b": {Outcome: failed, Seconds: 120}, "e [Serial]": {Outcome: passed, Seconds: 600}},
+			nodectl: {"a": {Outcome: passed, Seconds: 60}},
+		},
+	}
+	var b strings.Builder
+	c.left(&b)
+	for _, want := range []string{
+		"| beside others | 3 at once | 2 | 2m | 3 | 1m |\n", "| Serial | one by one | 1 | 10m | 2 | 3m, a guess |\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, b.String())
+		}
+	}
+	for _, n := range c.names {
+		c.of[kubelet][n], c.of[nodectl][n] = Result{Outcome: passed}, Result{Outcome: passed}
+	}
+	b.Reset()
+	if c.left(&b); b.Len() > 0 {
+		t.Errorf("nothing is left:\n%s", b.String())
 	}
 }
 

@@ -75,8 +75,8 @@ func parse(args []string) (*options, error) {
 	f.StringVar(&o.cases, "cases", "", "run the cases that this file names, one a line, instead of a class")
 	f.IntVar(&o.parallel, "parallel", 3, "how many cases run at once, of those that are not Serial")
 	f.StringVar(&o.again, "again", "", "run cases again that have a result: failed (only those that did not pass) or all (beside those that have none)")
-	f.BoolVar(&o.subset, "subset", false, "run a subset of the fast cases that the kubelet has passed, in at most 20 minutes, with nodectl; fail if one does not pass")
-	f.DurationVar(&o.limit, "limit", 0, "begin no case after this time; 0 is no limit")
+	f.BoolVar(&o.subset, "subset", false, "run a subset of the fast cases that the kubelet has passed, in at most 20 minutes, with nodectl; record the results, and fail if a case does not pass")
+	f.DurationVar(&o.limit, "limit", 0, "begin no case after this time with each agent, as 45m; the same command continues; 0 is no limit")
 	f.BoolVar(&o.list, "list", false, "print the names of the cases and exit")
 	f.BoolVar(&o.page, "page", false, "write docs/conformance.md from the results and exit")
 	f.StringVar(&o.results, "results", here("results"), "directory of the results")
@@ -152,14 +152,27 @@ func run(ctx context.Context, o *options) (fine bool, err error) {
 		return false, err
 	}
 	for _, agent := range []string{kubelet, nodectl} {
-		if o.agent == agent || o.agent == "both" {
-			if err := enter(ctx, agent, o); err != nil {
-				return false, err
-			}
+		if err == nil && (o.agent == agent || o.agent == "both") {
+			err = enter(ctx, agent, o)
 		}
 	}
+	// The results so far count, also after an error or an interruption.
 	if o.results == here("results") {
-		return true, writePage(o.results)
+		err = errors.Join(err, writePage(o.results))
 	}
-	return true, nil
+	return err == nil, errors.Join(err, sayLeft(o.results))
+}
+
+// sayLeft prints how many claimed cases have no result yet.
+func sayLeft(dir string) error {
+	c, err := compare(dir)
+	if err != nil {
+		return err
+	}
+	for _, agent := range []string{kubelet, nodectl} {
+		if n := c.count(agent, "", c.claimed); n > 0 {
+			fmt.Printf("%s: %d claimed cases have not run; make e2e-node continues with them\n", agent, n)
+		}
+	}
+	return nil
 }

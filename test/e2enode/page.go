@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -97,6 +98,9 @@ func compare(dir string) (*comparison, error) {
 // outcome is that of one case: "" was not run yet.
 func (c *comparison) outcome(agent, name string) string { return c.of[agent][name].Outcome }
 
+// claimed reports whether a case tests what nodectl claims.
+func (c *comparison) claimed(name string) bool { return c.features[name] == nil }
+
 // count counts the cases of an outcome among those that belong.
 func (c *comparison) count(agent, outcome string, belongs func(name string) bool) int {
 	n := 0
@@ -147,19 +151,19 @@ func (c *comparison) markdown() string {
 	c.both(&b)
 	c.skips(&b)
 	c.outside(&b)
+	c.left(&b)
 	c.trees(&b)
 	return b.String()
 }
 
 func (c *comparison) totals(b *strings.Builder) {
-	claimed := func(n string) bool { return c.features[n] == nil }
-	fmt.Fprintf(b, "\n## Totals\n\nThe suite has %d cases; %d of them test what nodectl claims.\n\n", len(c.names), len(c.those(claimed)))
+	fmt.Fprintf(b, "\n## Totals\n\nThe suite has %d cases; %d of them test what nodectl claims.\n\n", len(c.names), len(c.those(c.claimed)))
 	b.WriteString("| claimed cases | kubelet | nodectl |\n|---|---|---|\n")
 	for _, o := range []string{passed, failed, skipped, ""} {
-		fmt.Fprintf(b, "| %s | %d | %d |\n", cmp.Or(o, "not run yet"), c.count(kubelet, o, claimed), c.count(nodectl, o, claimed))
+		fmt.Fprintf(b, "| %s | %d | %d |\n", cmp.Or(o, "not run yet"), c.count(kubelet, o, c.claimed), c.count(nodectl, o, c.claimed))
 	}
 	ran := func(n string) bool {
-		return claimed(n) && c.outcome(kubelet, n) == passed && c.outcome(nodectl, n) != ""
+		return c.claimed(n) && c.outcome(kubelet, n) == passed && c.outcome(nodectl, n) != ""
 	}
 	fmt.Fprintf(b, "\nOf the claimed cases that both ran and the kubelet passes, %d, nodectl passes %d.\n", len(c.those(ran)), c.count(nodectl, passed, ran))
 }
@@ -213,6 +217,70 @@ func (c *comparison) outside(b *strings.Builder) {
 		n := len(c.those(func(n string) bool { return c.features[n] == r }))
 		fmt.Fprintf(b, "| %s | %d | %s |\n", r.Feature, n, r.Why)
 	}
+}
+
+// The estimate of the cases that have not run.
+const (
+	usualLanes = 3 // of the option -parallel
+	// usualSerial is the time of a Serial case while none is recorded. They fill disks, evict pods and
+	// restart the agent.
+	usualSerial = 90 * time.Second
+)
+
+// left estimates how long the claimed cases take that have not run.
+func (c *comparison) left(b *strings.Builder) {
+	var rows strings.Builder
+	for _, class := range []struct {
+		name, how string
+		has       func(string) bool
+		lanes     int
+		usual     time.Duration
+	}{
+		{"beside others", fmt.Sprintf("%d at once", usualLanes), func(n string) bool { return !isSerial(n) }, usualLanes, usualTime},
+		{"Serial", "one by one", isSerial, 1, usualSerial},
+	} {
+		fmt.Fprintf(&rows, "| %s | %s |", class.name, class.how)
+		for _, agent := range []string{kubelet, nodectl} {
+			n := c.count(agent, "", func(n string) bool { return c.claimed(n) && class.has(n) })
+			mean, recorded := c.mean(agent, class.has)
+			if !recorded {
+				mean = class.usual
+			}
+			text := (time.Duration(n) * mean / time.Duration(class.lanes)).Round(time.Minute).String()
+			if !recorded {
+				text += ", a guess"
+			}
+			fmt.Fprintf(&rows, " %d | %s |", n, strings.Replace(text, "m0s", "m", 1))
+		}
+		rows.WriteString("\n")
+	}
+	if c.count(kubelet, "", c.claimed)+c.count(nodectl, "", c.claimed) == 0 {
+		return
+	}
+	fmt.Fprintf(b, `
+## Not run yet
+
+The time is the mean of the recorded cases of the class, times those that have not run. Without a
+recorded case it is a guess: %s for a case. `+"`make e2e-node`"+` continues with these cases; see
+[testing.md](testing.md#kubernetes-node-suite) for runs of limited time.
+
+| claimed cases | | with the kubelet | time | with nodectl | time |
+|---|---|---|---|---|---|
+%s`, usualSerial, &rows)
+}
+
+// mean is the mean time of the recorded cases of a class with an agent.
+func (c *comparison) mean(agent string, has func(string) bool) (mean time.Duration, recorded bool) {
+	var all, n time.Duration
+	for name, r := range c.of[agent] {
+		if has(name) {
+			all, n = all+time.Duration(r.Seconds)*time.Second, n+1
+		}
+	}
+	if n == 0 {
+		return 0, false
+	}
+	return all / n, true
 }
 
 func (c *comparison) trees(b *strings.Builder) {

@@ -32,6 +32,9 @@ type Result struct {
 	Date    string `json:"date"`
 }
 
+// isDirty reports whether the tree had changes that no commit has.
+func (r Result) isDirty() bool { return strings.HasSuffix(r.Tree, dirty) || r.Tree == "unknown" }
+
 // Results are those of one agent, by the name of the case.
 type Results map[string]Result
 
@@ -124,11 +127,26 @@ func short(message string) string {
 	return ""
 }
 
+// dirty ends the name of a tree with changes that no commit has.
+const dirty = "-dirty"
+
 // treeName is the commit of the tree, with a mark if it has changes.
-func treeName() string {
-	out, err := exec.Command("git", "-C", node.Repo(), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
+func treeName() string { return treeOf(node.Repo()) }
+
+// treeOf is treeName for a repository. Files that runs write are no changes: a run begins with the
+// results of the one before.
+func treeOf(dir string) string {
+	git := func(args ...string) (string, error) {
+		out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	commit, err := git("describe", "--always", "--abbrev=12", "--exclude=*")
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(out))
+	changes, err := git("status", "--porcelain", "--untracked-files=all", "--", ".", ":!"+document, ":!test/e2enode/results", ":!docs/test-full.md")
+	if err != nil || changes != "" {
+		return commit + dirty
+	}
+	return commit
 }

@@ -52,7 +52,28 @@ func runSubset(ctx context.Context, o *options) (fine bool, err error) {
 	}
 	text, fine := reportOf(names, results)
 	fmt.Print(text)
-	return fine, nil
+	err = record(here("results"), results)
+	if err == nil {
+		err = writePage(here("results"))
+	}
+	return fine, err
+}
+
+// record adds results of nodectl to the recorded ones, which they replace. A result of a tree with
+// changes names no tree that can be found again: it replaces only such results.
+func record(dir string, results Results) error {
+	file := filepath.Join(dir, nodectl+".json")
+	all, err := readResults(file)
+	if err != nil {
+		return err
+	}
+	for name, r := range results {
+		if before, known := all[name]; known && r.isDirty() && !before.isDirty() {
+			continue
+		}
+		all[name] = r
+	}
+	return all.write(file)
 }
 
 // reportOf says which cases of a subset did not pass. Cases that did not begin in time are reported
@@ -79,13 +100,17 @@ func reportOf(names []string, results Results) (text string, fine bool) {
 
 // subset returns fast cases that the kubelet passes and whose results have no known cause, which
 // together took no longer than the budget. It takes one case of each kind, then a second one of
-// each, and so on: the first cases are of as many features as possible.
+// each, and so on: the first cases are of as many features as possible. Within a kind, those that
+// nodectl has never run come first, then those with the oldest results: later runs have other cases.
 func (c *comparison) subset(budget time.Duration) (names []string) {
 	kinds := map[string][]string{}
 	for _, n := range c.names {
 		if classes["fast"](n) && c.features[n] == nil && find(c.scope.Causes, n) == nil && c.outcome(kubelet, n) == passed {
 			kinds[kindOf(n)] = append(kinds[kindOf(n)], n)
 		}
+	}
+	for _, list := range kinds {
+		slices.SortStableFunc(list, func(a, b string) int { return strings.Compare(c.of[nodectl][a].Date, c.of[nodectl][b].Date) })
 	}
 	for left := len(kinds); left > 0; {
 		left = 0

@@ -116,7 +116,9 @@ func (o *options) choose(all []string, claims *scope, named map[string]bool, don
 	return some
 }
 
-// batch is how many cases one process of the suite runs: results are kept after each.
+// batch is how many cases one process of the suite runs: results are kept after each. With a time
+// limit, a Serial case has a process of its own: some take many minutes, and the limit holds between
+// processes.
 const batch = 4
 
 // runCases runs the wanted cases, those that are Serial one by one after the others.
@@ -147,13 +149,17 @@ func (s *stage) runCases(ctx context.Context, o *options) error {
 	results := make(chan Results)
 	kept := make(chan error, 1)
 	go func() { kept <- keep(file, done, results, len(names)) }()
+	alone := batch
+	if o.limit > 0 {
+		alone = 1
+	}
 	for _, part := range []struct {
-		names []string
-		limit int
-	}{{beside, o.parallel}, {serial, 1}} {
+		names       []string
+		limit, size int
+	}{{beside, o.parallel, batch}, {serial, 1, alone}} {
 		g, ctx := errgroup.WithContext(ctx)
 		g.SetLimit(part.limit)
-		for chunk := range slices.Chunk(part.names, batch) {
+		for chunk := range slices.Chunk(part.names, part.size) {
 			g.Go(func() error {
 				if !end.IsZero() && time.Now().After(end) {
 					return nil
