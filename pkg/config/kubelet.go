@@ -232,6 +232,11 @@ func (r *kubeletReader) layer() (Layer, error) {
 				out.set(setting, value, l.where)
 			}
 		}
+		for gate, off := range row.off {
+			if l.gate(gate) == "false" {
+				out.set(off.setting, off.value, l.where)
+			}
+		}
 		if name := row.ignored(l); name != "" {
 			out.Ignored = append(out.Ignored, name+" ("+l.where+")")
 		}

@@ -20,6 +20,7 @@ type kubeletRow struct {
 	// setting is the setting that the field sets; "" if it sets none.
 	setting  string
 	gates    map[string]string                  // settings by feature gate, for the field with the gates
+	off      map[string]offSetting              // settings of feature gates that are off
 	as       func(leaf, map[string]leaf) any    // replaces the kind's conversion
 	matching []string                           // values that match nodectl's behaviour
 	any      bool                               // no value needs a warning
@@ -147,8 +148,10 @@ func kubeletNode() []kubeletRow {
 	return []kubeletRow{
 		sets("registryPullQPS", ofNumber, "registry-qps").noted("a pull waits for its turn, up to 10s, before it fails with `pull QPS exceeded`"),
 		setsUnlessZero("registryBurst", ofNumber, "registry-burst"),
-		setsUnlessZero("imagePullCredentialsVerificationPolicy", ofString, "image-pull-credentials-verification-policy"),
-		sets("preloadedImagesVerificationAllowlist", ofStrings, "preloaded-images-verification-allowlist"),
+		setsUnlessZero("imagePullCredentialsVerificationPolicy", ofString, "image-pull-credentials-verification-policy").conflicting(needsGate(gatePulledImages)).
+			noted("refused if the gate KubeletEnsureSecretPulledImages is off"),
+		sets("preloadedImagesVerificationAllowlist", ofStrings, "preloaded-images-verification-allowlist").conflicting(needsGate(gatePulledImages)).
+			noted("refused if the gate KubeletEnsureSecretPulledImages is off"),
 		sets("eventRecordQPS", ofNumber, "event-qps"),
 		setsUnlessZero("eventBurst", ofNumber, "event-burst"),
 		sets("enableDebuggingHandlers", ofBool, "enable-debugging-handlers"),
@@ -220,8 +223,8 @@ func kubeletResources() []kubeletRow {
 		noEffect("makeIPTablesUtilChains", ofBool, false, "nodectl creates no iptables chains"),
 		noEffect("iptablesMasqueradeBit", ofNumber, false, "nodectl creates no iptables chains"),
 		noEffect("iptablesDropBit", ofNumber, false, "nodectl creates no iptables chains"),
-		{path: "featureGates", kind: ofBoolMap, outcome: honoured, gates: gateSettings, refuse: refusedGates, warning: ignoredGates,
-			note: "MemoryQoS sets `memory-qos`, CSIVolumeHealth `volume-health`; CustomCPUCFSQuotaPeriod, CPUManagerPolicyAlphaOptions and CPUManagerPolicyBetaOptions are honoured, too; a warning names each other gate whose value differs from nodectl's behaviour; ContainerCheckpoint: false and ProcMountType: false are refused"},
+		{path: "featureGates", kind: ofBoolMap, outcome: honoured, gates: gateSettings, off: gateOff, refuse: refusedGates, warning: ignoredGates,
+			note: "MemoryQoS sets `memory-qos`, CSIVolumeHealth `volume-health`; KubeletEnsureSecretPulledImages: false sets `image-pull-credentials-verification-policy: NeverVerify`; CustomCPUCFSQuotaPeriod, CPUManagerPolicyAlphaOptions, CPUManagerPolicyBetaOptions, GracefulNodeShutdown and GracefulNodeShutdownBasedOnPodPriority are honoured, too; a warning names each other gate whose value differs from nodectl's behaviour; ContainerCheckpoint: false and ProcMountType: false are refused"},
 		sets("failSwapOn", ofBool, "fail-swap-on").noted("if it is not set, only `nodectl doctor` reports swap"),
 		setsUnlessZero("memorySwap.swapBehavior", ofString, "memory-swap-behavior").noted("LimitedSwap has an effect on cgroup v2 only; without a cluster, static pods get swap too"),
 		setsUnlessZero("containerLogMaxSize", ofString, "container-log-max-size"),
@@ -255,9 +258,10 @@ func kubeletRest() []kubeletRow {
 		noEffect("logging.options.json.infoBufferSize", ofAny, false, "nodectl writes every line immediately"),
 		sets("enableSystemLogHandler", ofBool, "enable-system-log-handler").noted("the default here is false"),
 		sets("enableSystemLogQuery", ofBool, "enable-system-log-query"),
-		setsUnlessZero("shutdownGracePeriod", ofDuration, "shutdown-grace-period"),
-		setsUnlessZero("shutdownGracePeriodCriticalPods", ofDuration, "shutdown-grace-period-critical-pods"),
-		sets("shutdownGracePeriodByPodPriority", ofPriorities, "shutdown-grace-period-by-pod-priority"),
+		setsUnlessZero("shutdownGracePeriod", ofDuration, "shutdown-grace-period").conflicting(needsGate(gateShutdown)).noted("refused if the gate GracefulNodeShutdown is off"),
+		setsUnlessZero("shutdownGracePeriodCriticalPods", ofDuration, "shutdown-grace-period-critical-pods").conflicting(needsGate(gateShutdown)).noted("refused if the gate GracefulNodeShutdown is off"),
+		sets("shutdownGracePeriodByPodPriority", ofPriorities, "shutdown-grace-period-by-pod-priority").convertedBy(shutdownPriorities).conflicting(needsGate(gateShutdownPriority)).
+			noted("refused if the gate GracefulNodeShutdownBasedOnPodPriority is off; without effect if GracefulNodeShutdown is off"),
 		sets("crashLoopBackOff.maxContainerRestartPeriod", ofDuration, "max-container-restart-period"),
 		sets("reservedMemory", ofReservations, "reserved-memory"),
 		sets("enableProfilingHandler", ofBool, "enable-profiling-handler").noted("the default here is false; the socket always has the profiles"),

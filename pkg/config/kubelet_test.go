@@ -140,6 +140,11 @@ func TestEveryRowSetsASetting(t *testing.T) {
 		if row.setting != "" && !known[row.setting] {
 			t.Errorf("%s sets %q, which is not a setting", row.path, row.setting)
 		}
+		for gate, off := range row.off {
+			if !known[off.setting] {
+				t.Errorf("the gate %s sets %q, which is not a setting", gate, off.setting)
+			}
+		}
 		for gate, setting := range row.gates {
 			if !known[setting] {
 				t.Errorf("the gate %s sets %q, which is not a setting", gate, setting)
@@ -329,6 +334,11 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"memorySwap: {swapBehavior: LimitedSwap}\nfeatureGates: {NodeSwap: true}", map[string]any{"memory-swap-behavior": "LimitedSwap"}},
 		{"featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.8\nmemoryReservationPolicy: TieredReservation", map[string]any{
 			"memory-qos": "true", "memory-throttling-factor": "0.8", "memory-reservation-policy": "TieredReservation"}},
+		{"featureGates: {KubeletEnsureSecretPulledImages: false}", map[string]any{"image-pull-credentials-verification-policy": "NeverVerify"}},
+		{"featureGates: {KubeletEnsureSecretPulledImages: true}\nimagePullCredentialsVerificationPolicy: AlwaysVerify", map[string]any{"image-pull-credentials-verification-policy": "AlwaysVerify"}},
+		{"featureGates: {GracefulNodeShutdown: false}\nshutdownGracePeriod: 0s\nshutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]", map[string]any{}},
+		{"featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\nshutdownGracePeriod: 30s", map[string]any{"shutdown-grace-period": "30s"}},
+		{"featureGates: {KubeletSeparateDiskGC: true, ImageMaximumGCAge: true, PodsAPI: false, QOSReserved: false}", map[string]any{}},
 		{"featureGates: {CSIVolumeHealth: true, MemoryQoS: false}", map[string]any{"volume-health": "true", "memory-qos": "false"}},
 		{"enforceNodeAllocatable: [pods, kube-reserved]\nkubeReservedCgroup: /kube", map[string]any{"enforce-node-allocatable": []string{"pods", "kube-reserved"}, "kube-reserved-cgroup": "/kube"}},
 		{"cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}\nreservedSystemCPUs: 0-1", map[string]any{
@@ -418,6 +428,10 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	for text, want := range map[string]string{
+		"featureGates: {GracefulNodeShutdown: false}\nshutdownGracePeriod: 5s":                                               "/k:4: shutdownGracePeriod: needs the feature gate GracefulNodeShutdown",
+		"featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\nshutdownGracePeriodByPodPriority: [{priority: 1}]":   "/k:4: shutdownGracePeriodByPodPriority: needs the feature gate GracefulNodeShutdownBasedOnPodPriority",
+		"featureGates: {KubeletEnsureSecretPulledImages: false}\nimagePullCredentialsVerificationPolicy: AlwaysVerify":       "/k:4: imagePullCredentialsVerificationPolicy: needs the feature gate KubeletEnsureSecretPulledImages",
+		"featureGates: {KubeletEnsureSecretPulledImages: false}\npreloadedImagesVerificationAllowlist: [a]":                  "/k:4: preloadedImagesVerificationAllowlist: needs the feature gate KubeletEnsureSecretPulledImages",
 		"cpuManagerPolicyOptions: {align-by-socket: 'true'}":                                                                 "/k:3: cpuManagerPolicyOptions: align-by-socket needs the feature gate CPUManagerPolicyAlphaOptions",
 		"cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}\nfeatureGates: {CPUManagerPolicyBetaOptions: false}": "/k:3: cpuManagerPolicyOptions: distribute-cpus-across-numa needs the feature gate CPUManagerPolicyBetaOptions",
 	} {
