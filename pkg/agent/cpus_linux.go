@@ -56,7 +56,7 @@ func saveCPUs(root string) func(map[string][]byte) error {
 		for _, name := range []string{cpuset.CPUStateFile, cpuset.MemoryStateFile} {
 			path := filepath.Join(root, name)
 			if data, ok := files[name]; ok {
-				failed = append(failed, atomicfile.Write(path, data, atomicfile.Options{Mode: 0o600}))
+				failed = append(failed, atomicfile.Write(path, data, atomicfile.Options{Mode: 0o600, Temp: ".tmp"}))
 			} else if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 				failed = append(failed, err)
 			}

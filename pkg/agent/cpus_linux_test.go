@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -27,6 +28,24 @@ func TestReadCPUs_ReservedCPUIsOffline_IsRefusedWithTheDefaultPolicies(t *testin
 		if a != nil || want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("reserved %q: %v, %v", reserved, a, err)
 		}
+	}
+}
+
+// An agent that was killed while it wrote leaves one file, which the next one replaces.
+//
+// Shows: C-1.46.8
+func TestSaveCPUs_WriterWasKilled_LeavesOneFileAtMost(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "cpu_manager_state.tmp"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := saveCPUs(root)(map[string][]byte{"cpu_manager_state": []byte("{}")}); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "cpu_manager_state" {
+		t.Errorf("%v, %v", entries, err)
 	}
 }
 

@@ -206,7 +206,7 @@ func Page() string {
 		Place
 		title string
 	}{
-		{Runtime, "In the container runtime"}, {Root, "Below `--root-dir`"}, {Logs, "Below `--pod-logs-dir`"},
+		{Runtime, "In the container runtime"}, {Root, "Below `--root-dir`"}, {Kubelet, "Below `--kubelet-dir`"}, {Logs, "Below `--pod-logs-dir`"},
 		{Links, "In `containers`, beside `--pod-logs-dir`"}, {Run, "Below `--run-dir` and `/run/nodectl`, in memory"},
 	} {
 		fmt.Fprintf(&b, "\n## %s\n\n| name | holds | bound | pruned by |\n|---|---|---|---|\n", place.title)

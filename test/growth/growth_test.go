@@ -71,3 +71,34 @@ func TestCheck_NodeDiffersFromTheTable_IsFound(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+// TestCheck_FilesOfPlugins_AreExplained: the UID of a claim is not that of a pod; the directories of
+// CSI drivers belong to pods.
+func TestCheck_FilesOfPlugins_AreExplained(t *testing.T) {
+	root, kubelet := t.TempDir(), t.TempDir()
+	for dir, names := range map[string][]string{
+		root: {"resource-claims/c.json", "resource-claims/c.json.tmp", "kubelet/plugins/disk.test/csi.sock", "agent/dns.sock", "agent/dns.json"},
+		kubelet: {
+			"plugins/kubernetes.io/csi/disk.test/1/globalmount/vol_data.json", "pods/a/volumes/kubernetes.io~csi/pv-1/vol_data.json",
+			"device-plugins/kubelet.sock", "device-plugins/gpu.sock", "pod-resources/kubelet.sock", "plugins_registry/disk.test-reg.sock", "pods/b/volumes/x", "other/x",
+		},
+	} {
+		for _, name := range names {
+			file := filepath.Join(dir, filepath.FromSlash(name))
+			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got := Node{Dirs: map[Place]string{Root: root, Kubelet: kubelet}, Pods: map[string]bool{"a": true}}.Check()
+	if diff := cmp.Diff([]string{
+		"<kubelet-dir>/other/x: no row of the table explains it",
+		"<kubelet-dir>/other: no row of the table explains it",
+		"<kubelet-dir>/pods/b: the node has no such pod",
+	}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

@@ -6,6 +6,7 @@ type Place string
 // The places of a node.
 const (
 	Root    Place = "<root-dir>"
+	Kubelet Place = "<kubelet-dir>"
 	Run     Place = "<run-dir>"
 	Logs    Place = "<pod-logs-dir>"
 	Links   Place = "containers"
@@ -79,17 +80,22 @@ var Table = []Row{
 	{Root, ".dockercfg", "credentials of registries", "one: it is the owner's", "a person", 1, mib},
 	{Root, "cgroups.json", "cgroups, where the kernel takes no mark", "one entry for each cgroup", "with the cgroup", 1, mib},
 	{Root, "halt.json", "that the node is drained or shuts down", "one", "`nodectl drain --undo`, the next boot", 1, 4 * kib},
-	{Root, "resource-claims/<uid>.json", "a prepared ResourceClaim", "one for each claim that a pod uses, and those that a driver does not unprepare", "the last pod of the claim; the running agent", 0, mib},
+	{Root, "resource-claims/<claim>.json", "a prepared ResourceClaim", "one for each claim that a pod uses, and those that a driver does not unprepare", "the last pod of the claim; the running agent", 0, mib},
 	{Root, "goroutines.txt", "stacks of a stalled agent", "the newest", "the next one", 1, 64 * mib},
 	{Root, "lock", "the process that holds the directory", "one", "never", 1, 4 * kib},
 	{Root, "node-name", "the node that owns the directory", "one", "never", 1, 4 * kib},
 	{Root, "nodectl.sock", "a link to the socket", "one", "never", 1, 0},
 	{Root, "agent/nodectl.sock", "the socket, where this is the run directory, too", "one", "the next agent", 1, 0},
-	{Root, "kubelet/device-plugins/<socket>", "sockets of device plugins, where `--kubelet-dir` is not set", "one for each plugin, and the agent's", "the next agent", 0, 0},
-	{Root, "kubelet/pod-resources/<socket>", "the socket of pod resources, where `--kubelet-dir` is not set", "one", "the next agent", 1, 0},
-	{Root, "kubelet/plugins/...", "sockets of plugins, and staged volumes of CSI drivers", "one directory for each volume that a pod uses, and those that a driver does not unstage", "the last pod of the volume; the running agent", 1, 0},
-	{Root, "kubelet/pods/<uid>/...", "mounted volumes of CSI drivers", "one directory for each volume of a pod", "the pod's worker; the sweep of a started agent", 1, 0},
-	{Root, "kubelet/plugins_registry/...", "sockets of plugins that register", "none: they are the plugins'", "the plugins", 1, 0},
+	{Root, "agent/dns.sock", "the socket of the DNS server's process, where this is the run directory, too", "one", "the end of the process; the next one", 1, 0},
+	{Root, "agent/dns.json", "the DNS server's processes, for the next agent, where this is the run directory, too", "one", "the end of the process; the next one", 1, 64 * kib},
+	{Root, "kubelet/...", "the directory of plugins, where `--kubelet-dir` is not set", "see below", "see below", 1, 0},
+
+	// Of the plugins.
+	{Kubelet, "device-plugins/<socket>", "sockets of device plugins", "one for each plugin, and the agent's", "the next agent", 0, 0},
+	{Kubelet, "pod-resources/<socket>", "the socket of pod resources", "one", "the next agent", 1, 0},
+	{Kubelet, "plugins/...", "sockets of plugins, and staged volumes of CSI drivers", "one directory for each volume that a pod uses, and those that a driver does not unstage", "the last pod of the volume; the running agent", 1, 0},
+	{Kubelet, "pods/<uid>/...", "mounted volumes of CSI drivers", "one directory for each volume of a pod", "the pod's worker; the sweep of a started agent", 0, 0},
+	{Kubelet, "plugins_registry/...", "sockets of plugins that register", "none: they are the plugins'", "the plugins", 1, 0},
 
 	// Of the bundled runtime.
 	{Root, "bundle/<version>/...", "programs of the runtime", "this version, and those that shims of running pods use", "the start of the runtime, when their pods have ended", 2, 512 * mib},
@@ -109,6 +115,8 @@ var Table = []Row{
 	{Run, "runc/...", "state of running containers", "one for each container", "with the container", 1, 0},
 	{Run, "nodectl.sock", "a link to the agent's socket", "one", "the next boot", 1, 0},
 	{Run, "agent/nodectl.sock", "the agent's socket", "one", "the next agent", 1, 0},
+	{Run, "agent/dns.sock", "the socket of the DNS server's process", "one", "the end of the process; the next one", 1, 0},
+	{Run, "agent/dns.json", "the DNS server's processes, for the next agent", "one", "the end of the process; the next one", 1, 64 * kib},
 	{Run, "network.json", "devices that bundled runtimes share", "one entry for each", "with the last of those runtimes; the next boot", 1, 64 * kib},
 	{Run, "addresses/...", "addresses of pods", "one for each pod", "with the pod; the next boot", 1, 0},
 	{Run, "sources/...", "last good sets with Secrets of an API server", "as in the root directory", "as in the root directory; the next boot", 1, 0},

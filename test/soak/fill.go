@@ -355,7 +355,7 @@ func (f *filler) grown(ctx context.Context) {
 		pods[b.Metadata.Uid] = true
 	}
 	wrong := bounds.Node{Pods: pods, Dirs: map[bounds.Place]string{
-		bounds.Root: f.place.Root, bounds.Logs: f.place.Logs, bounds.Links: filepath.Join(f.place.Dir, "containers"),
+		bounds.Root: f.place.Root, bounds.Kubelet: filepath.Join(f.place.Root, "kubelet"), bounds.Logs: f.place.Logs, bounds.Links: filepath.Join(f.place.Dir, "containers"),
 	}}.Check()
 	for _, line := range slices.Concat(wrong, bounds.Node{Dirs: map[bounds.Place]string{bounds.Root: f.lab.Node.RootDir, bounds.Run: f.lab.Node.RunDir}}.Check()) {
 		f.violation("growth: %s", line)

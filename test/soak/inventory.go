@@ -87,7 +87,9 @@ func (s *soak) grown(ctx context.Context, h *house) []string {
 			return []string{err.Error()}
 		}
 		n := bounds.Node{
-			Dirs: map[bounds.Place]string{bounds.Root: h.Root, bounds.Logs: h.Logs, bounds.Links: filepath.Join(h.Dir, "containers")},
+			Dirs: map[bounds.Place]string{
+				bounds.Root: h.Root, bounds.Kubelet: filepath.Join(h.Root, "kubelet"), bounds.Logs: h.Logs, bounds.Links: filepath.Join(h.Dir, "containers"),
+			},
 			Pods: map[string]bool{},
 		}
 		for _, b := range boxes.Items {

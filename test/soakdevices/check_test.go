@@ -18,6 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podview"
+	"github.com/nodectl/nodectl/test/growth"
 )
 
 // noteSets compares the devices, exclusive CPUs, memory and claims of a container that was just created
@@ -144,6 +145,14 @@ func (w *world) checkPods(when string) {
 	}
 	if err := w.rt.Check(); err != nil {
 		w.problem(other, "%s: %v", when, err)
+	}
+	w.checkGrowth(when)
+}
+
+// checkGrowth checks that the table of growing files has each file of the agent and of its plugins.
+func (w *world) checkGrowth(when string) {
+	for _, line := range (growth.Node{Dirs: map[growth.Place]string{growth.Root: w.path("root"), growth.Kubelet: w.path("kubelet")}}).Check() {
+		w.problem(left, "%s: %s", when, line)
 	}
 }
 

@@ -222,6 +222,17 @@ func TestSupervisor_AgentRestarts_ProcessIsAdopted(t *testing.T) {
 		t.Errorf("process %d was replaced by %d", pid, got)
 	}
 	wantAnswer(t, "web", found) // the next agent has sent nothing
+	entries, err := os.ReadDir(a.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if got := strings.Join(names, " "); got != "dns.json dns.sock" { // the table of package test/growth has these
+		t.Errorf("files of the process: %s", got)
+	}
 	next.SetState(state("other"))
 	waitFor(t, "other")
 	wantAnswer(t, "web", absent)

@@ -211,7 +211,7 @@ func (s *session) allowDelay(ctx context.Context) error {
 		return err
 	}
 	text := fmt.Sprintf("# Written by nodectl: pods get this long to stop (--shutdown-grace-period).\n[Login]\nInhibitDelayMaxSec=%d\n", int64((s.Delay+time.Second-1)/time.Second))
-	if err := atomicfile.Write(s.DropIn, []byte(text), atomicfile.Options{Mode: 0o644}); err != nil {
+	if err := atomicfile.Write(s.DropIn, []byte(text), atomicfile.Options{Mode: 0o644, Temp: ".tmp"}); err != nil {
 		return err
 	}
 	const hangup = int32(1)
