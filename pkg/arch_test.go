@@ -28,7 +28,7 @@ var rules = []struct {
 	{module + "pkg/agent/look", []string{"cmd", "pkg/agent"}, "commands read what an agent would"},
 	{module + "pkg/engine/...", []string{"pkg/agent", "test/..."}, "the agent makes the engine; no package takes it as a parameter"},
 	{module + "pkg/feed", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/ui/..."}, "the engine publishes; the edge reads"},
-	{module + "pkg/activity", []string{"pkg/agent", "pkg/apiclient", "pkg/client", "pkg/cri", "pkg/csi", "pkg/dra", "pkg/engine", "pkg/image", "pkg/prober", "pkg/server", "pkg/suspect", "pkg/ui", "pkg/volume"}, "what may hang notes its calls; why shows them"},
+	{module + "pkg/activity", []string{"pkg/agent", "pkg/apiclient", "pkg/client", "pkg/cri", "pkg/csi", "pkg/device", "pkg/dra", "pkg/engine", "pkg/image", "pkg/prober", "pkg/server", "pkg/suspect", "pkg/ui", "pkg/volume"}, "what may hang notes its calls; why shows them"},
 	{module + "pkg/controller", []string{"pkg/agent", "pkg/agent/look"}, "the agent makes it; podconfig and the engine have interfaces for it"},
 	{module + "pkg/workload", []string{"pkg/agent", "pkg/agent/look", "pkg/controller", "test/parityworkloads"}, "the controller asks it; adapters do not decide"},
 	{module + "pkg/balancer", []string{"pkg/agent", "test/benchservices"}, "the agent makes it; the engine has interfaces for it"},

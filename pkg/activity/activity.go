@@ -37,7 +37,7 @@ const (
 	Slot    = "slot"    // the wait for a start slot
 	Driver  = "driver"  // a call to a CSI driver, or the wait for one; Target is the volume, Host the driver
 	Claim   = "claim"   // a call to a DRA driver; Target is the ResourceClaim, Host the driver
-	Plugin  = "plugin"  // a call to a device plugin, or the wait for one; Target is the container
+	Plugin  = "plugin"  // a call to a device plugin, or the wait for one; Target is the container, Host the resource
 )
 
 // Call is one call that has begun and not ended.
@@ -194,7 +194,7 @@ func (b *Board) Calls(of pod.Key) []Call {
 	}
 	b.mu.Unlock()
 	slices.SortFunc(all, func(a, b Call) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Target, b.Target))
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Target, b.Target), cmp.Compare(a.Host, b.Host))
 	})
 	return all
 }

@@ -114,6 +114,21 @@ func TestSummarize_NamesTheCause(t *testing.T) {
 			Report{Calls: []Call{{Kind: Volume, Name: "measure volume", Target: "data", Path: "/mnt", Since: ago(20)}}},
 			"measure volume data (/mnt) has not ended for 20s",
 		},
+		"CSI driver": {
+			Report{Calls: []Call{{Kind: Driver, Name: "NodeStageVolume", Target: "vol-1", Host: "disk.test", Since: ago(9)}}},
+			"NodeStageVolume of volume vol-1 by CSI driver disk.test has not ended for 9s",
+		},
+		"DRA driver": {
+			Report{Calls: []Call{{Kind: Claim, Name: "NodePrepareResources", Target: "gpu", Host: "gpu.test", Since: ago(9)}}},
+			"NodePrepareResources of ResourceClaim gpu by DRA driver gpu.test has not ended for 9s",
+		},
+		"device plugin": {
+			Report{Calls: []Call{
+				{Kind: Plugin, Name: "allocate devices", Target: "app", Since: ago(9)},
+				{Kind: Plugin, Name: "allocate devices", Target: "app", Host: "x.com/gpu", Since: ago(8)},
+			}},
+			"allocate devices for container app by the device plugin of x.com/gpu has not ended for 8s",
+		},
 		"short call": {Report{Phase: "Running", Calls: []Call{{Kind: Probe, Name: "readiness probe", Since: now}}}, "running; waits for nothing"},
 		"wait":       {Report{State: &State{WaitFor: "network is not ready", Until: ago(-7)}}, "network is not ready (again in 7s)"},
 		"failure":    {Report{State: &State{Failures: []Failure{{Container: "app", Reason: "ErrImagePull", Message: "denied"}}}}, "container app: ErrImagePull: denied"},

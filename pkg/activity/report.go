@@ -199,6 +199,12 @@ func (c Call) text() string {
 		return c.Name + " of volume " + short(c.Target) + " by CSI driver " + c.Host
 	case Claim:
 		return c.Name + " of ResourceClaim " + c.Target + " by DRA driver " + c.Host
+	case Plugin:
+		text := c.Name + " for container " + c.Target
+		if c.Host != "" {
+			text += " by the device plugin of " + c.Host
+		}
+		return text
 	case Request:
 		return "request " + c.Name + " " + c.Target + " to " + c.Host
 	}

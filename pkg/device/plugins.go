@@ -304,6 +304,7 @@ func (p *Plugins) allocate(ctx context.Context, q pod.DeviceRequest, name string
 		_, err := Choose(Ask{Resource: name, Number: number})
 		return pod.DeviceAllocation{}, err
 	}
+	defer note(ctx, q.Container, name)()
 	select {
 	case r.choosing <- struct{}{}:
 	case <-ctx.Done():

@@ -176,6 +176,7 @@ func (c *Claims) observe(r record, known bool, uid string) State {
 
 // lock locks a claim for an operation.
 func (c *Claims) lock(ctx context.Context, uid string) (unlock func(), err error) {
+	defer c.noteWait(ctx, uid)()
 	waiting, stop := context.WithTimeout(ctx, lockTimeout)
 	defer stop()
 	unlock, err = c.locks.lock(waiting, uid)

@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -23,7 +24,8 @@ type desk struct {
 
 	mu       sync.Mutex
 	there    bool
-	hangs    bool // calls end with their context
+	hangs    bool // calls end with their context, or with answers
+	answers  chan struct{}
 	prepared bool
 	health   pod.DeviceHealth // of the device
 	log      []string
@@ -56,8 +58,16 @@ func (d *desk) Prepare(ctx context.Context, _ *pod.Spec) error {
 		return nil
 	case d.hangs:
 		d.mu.Unlock()
-		<-ctx.Done()
+		end := activity.Begin(ctx, activity.Call{Kind: activity.Claim, Name: "NodePrepareResources", Target: "gpu", Host: "x.test"})
+		select {
+		case <-ctx.Done():
+		case <-d.answers:
+		}
+		end()
 		d.mu.Lock()
+		if ctx.Err() == nil {
+			break
+		}
 		return &pod.StartError{Reason: pod.ReasonPrepareClaims, Err: ctx.Err()}
 	case !d.there:
 		return &pod.StartError{Reason: pod.ReasonWaitsForDriver, Err: errors.New("prepare dynamic resources: DRA driver x.test is not registered")}

@@ -11,12 +11,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // plugin is a fake of Devices: one device, d1, of x.com/gpu.
 type plugin struct {
 	changed chan struct{}
+
+	hangs chan struct{} // Allocate returns when it is closed; nil: at once
 
 	mu      sync.Mutex
 	there   bool
@@ -50,7 +53,12 @@ func (p *plugin) Adopt(holders []pod.DeviceHolder, _ bool) {
 	p.adopted = append(p.adopted, holders...)
 }
 
-func (p *plugin) Allocate(_ context.Context, r pod.DeviceRequest) ([]pod.DeviceAllocation, error) {
+func (p *plugin) Allocate(ctx context.Context, r pod.DeviceRequest) ([]pod.DeviceAllocation, error) {
+	if p.hangs != nil {
+		end := activity.Begin(ctx, activity.Call{Kind: activity.Plugin, Name: "allocate devices", Target: r.Container, Host: "x.com/gpu"})
+		<-p.hangs
+		end()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = append(p.asked, r.Have)

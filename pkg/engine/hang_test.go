@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -67,19 +68,22 @@ func (h *hangingLogs) Rotate(_ context.Context, path string, _ func(context.Cont
 	return nil
 }
 
-// The log of one container hangs: the logs of the others are rotated in each round.
+// The log of one container hangs: it is named for its pod, and the logs of the others are rotated in
+// each round.
 //
-// Shows: C-1.43.1
+// Shows: C-1.43.1, F22
 func TestRotate_LogHangs_OtherLogsAreRotated(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
+		board := activity.NewBoard()
+		ctx := board.Context(t.Context())
 		logs := &hangingLogs{answers: make(chan struct{}), rounds: map[string]int{}}
 		l := (&Engine{cfg: Config{Logs: logs, LogWorkers: 1, Log: slog.New(slog.DiscardHandler)}, log: slog.New(slog.DiscardHandler)}).newLoop(true)
 		l.workers = &sync.WaitGroup{}
 		for _, name := range []string{"a", "b"} {
-			l.pods[pod.Key{Name: name}] = &entry{last: &report{logs: []logFile{{path: name}}}}
+			l.pods[pod.Key{Name: name}] = &entry{last: &report{logs: []logFile{{pod: pod.Key{Name: name}, path: name}}}}
 		}
 		for range 3 {
-			l.rotate(t.Context())
+			l.rotate(ctx)
 			m.pass(defaultLogCheck)
 		}
 		logs.mu.Lock()
@@ -87,9 +91,12 @@ func TestRotate_LogHangs_OtherLogsAreRotated(t *testing.T) {
 			t.Errorf("calls of Rotate: %v, want one for a and three for b", logs.rounds)
 		}
 		logs.mu.Unlock()
+		if calls := board.Calls(pod.Key{Name: "a"}); len(calls) != 1 || calls[0].String() != "rotate log (a)" {
+			t.Errorf("the report about a has %v", calls)
+		}
 		close(logs.answers)
 		m.pass(defaultLogCheck)
-		l.rotate(t.Context())
+		l.rotate(ctx)
 		m.pass(defaultLogCheck)
 		if logs.rounds["a"] != 2 {
 			t.Errorf("after it answers: %v", logs.rounds)

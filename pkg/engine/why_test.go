@@ -63,6 +63,7 @@ func hangs() map[string]hang {
 		m.disk.hookTakes = map[string]time.Duration{"slow": 10 * time.Minute}
 		return func() { m.pass(10 * time.Minute) }
 	}
+	claims, devices := &desk{there: true, hangs: true}, &plugin{there: true}
 	return map[string]hang{
 		"none":           {begin: func(*machine) func() { return func() {} }},
 		"dead mount":     {edit: withCache, begin: volumeHangs("SetUp"), cause: "put-volumes"},
@@ -96,6 +97,27 @@ func hangs() map[string]hang {
 			m.disk.setUpCall = activity.Call{Kind: activity.Request, Name: "POST", Target: "/api/v1/namespaces/default/serviceaccounts/default/token", Host: "https://api.test:6443"}
 			return volumeHangs("SetUp")(m)
 		}, cause: "put-volumes: request POST /api/v1/namespaces/default/serviceaccounts/default/token to https://api.test:6443"},
+		"CSI driver": {edit: withCache, begin: func(m *machine) func() {
+			m.disk.setUpCall = activity.Call{Kind: activity.Driver, Name: "NodeStageVolume", Target: "vol-1", Host: "disk.test"}
+			return volumeHangs("SetUp")(m)
+		}, cause: "put-volumes: NodeStageVolume of volume vol-1 by CSI driver disk.test"},
+		"DRA driver": {
+			edit: usesClaim, configure: func(c *Config) { c.Claims = claims },
+			begin: func(m *machine) func() {
+				claims.busy = func() bool { return strings.Contains(m.rt.State(), "running") }
+				claims.changed, claims.sick, claims.answers = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{})
+				return func() { close(claims.answers) }
+			},
+			cause: "run-sandbox: NodePrepareResources of ResourceClaim gpu by DRA driver x.test",
+		},
+		"device plugin": {
+			edit: usesGPU, configure: func(c *Config) { c.Devices = devices },
+			begin: func(*machine) func() {
+				devices.changed, devices.hangs = make(chan struct{}, 1), make(chan struct{})
+				return func() { close(devices.hangs) }
+			},
+			cause: "create-container app: allocate devices for container app by the device plugin of x.com/gpu",
+		},
 		"stop hook": {
 			edit: func(p *v1.Pod) {
 				p.Spec.Containers[0].Name, p.Spec.Containers[0].Lifecycle = "slow", &v1.Lifecycle{PreStop: run}
