@@ -73,8 +73,9 @@ func TestScripts(t *testing.T) {
 			e.Setenv("BAD", "me\x1b[31mrge")
 			e.Setenv("SCHEMAS", schemas)
 			e.Setenv("EXAMPLES", examples)
-			e.Setenv("GOGC", "400")                 // hundreds of short processes, each with one collection at its start
-			e.Setenv("GORACE", "atexit_sleep_ms=0") // else every nodectl ends a second late under -race
+			e.Setenv("GOGC", "400") // hundreds of short processes, each with one collection at its start
+			// Under -race, every nodectl would end a second late, and begin with thousands of page faults.
+			e.Setenv("GORACE", "atexit_sleep_ms=0 no_huge_pages_for_shadow=0")
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

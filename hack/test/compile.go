@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"go/ast"
@@ -24,6 +25,7 @@ type set struct {
 	has      func(pkg) bool // which packages of the patterns; nil: all
 	race     bool
 	again    bool // the full tier runs the tests of the first tier
+	suites   bool // tests that start finished programs
 }
 
 // product are the packages of product code, and of this program.
@@ -41,7 +43,7 @@ var sets = []set{
 	{patterns: product, has: func(p pkg) bool { return p.concurrent && !p.reads() }, race: true},
 	{patterns: product, has: func(p pkg) bool { return !p.concurrent && !p.reads() }},
 	{patterns: product, has: func(p pkg) bool { return !p.concurrent && !p.reads() }, race: true, again: true},
-	{patterns: []string{"./test/...", "./docs/...", "./pkg"}},
+	{patterns: []string{"./test/...", "./docs/...", "./pkg"}, suites: true},
 }
 
 // module is the prefix of all import paths.
@@ -101,7 +103,14 @@ func compile(ctx context.Context, o options, out string, ready func([]job)) erro
 				return err
 			}
 			for _, p := range b.packages {
-				jobs = append(jobs, p.job(o, out, b.to, tool))
+				j := p.job(o, out, b.to, tool)
+				if !b.suites {
+					j.env = seldom()
+				}
+				if b.race {
+					j.env = append(j.env, hugeShadow())
+				}
+				jobs = append(jobs, j)
 			}
 		}
 		ready(jobs)
@@ -263,10 +272,23 @@ func (b batch) compile(ctx context.Context, o options) error {
 	for _, p := range b.packages {
 		args = append(args, p.path)
 	}
-	if err := command(ctx, ".", env, "go", args...).Run(); err != nil {
+	if err := command(ctx, ".", append(env, seldom()...), "go", args...).Run(); err != nil {
 		return fmt.Errorf("compile the tests: %w", err)
 	}
 	return nil
+}
+
+// seldom makes go, the compiler, the linker and the tests of product code collect their garbage a
+// quarter as often, unless the caller says otherwise. A heap beyond the limit collects as usual. The
+// suites do not get it: the agents that they start have the memory of a real one.
+func seldom() []string {
+	return []string{"GOGC=" + cmp.Or(os.Getenv("GOGC"), "400"), "GOMEMLIMIT=" + cmp.Or(os.Getenv("GOMEMLIMIT"), "2GiB")}
+}
+
+// hugeShadow has the race detector use huge pages for its shadow memory. The first access to a page
+// costs more than the check itself, above all in a virtual machine and in short tests.
+func hugeShadow() string {
+	return "GORACE=" + strings.TrimSpace(os.Getenv("GORACE")+" no_huge_pages_for_shadow=0")
 }
 
 // tags are the build tags of a tier.

@@ -83,7 +83,8 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		return false, err
 	}
 	defer unlock()
-	if err := prepare(out); err != nil {
+	kept := openStore(o)
+	if err := prepare(out, kept); err != nil {
 		return false, err
 	}
 	s := summary{begun: begun}
@@ -104,7 +105,10 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	}
 	s.running, s.busy = time.Since(begun)-s.compiling, readCPUs().since(before)
 	s.print(os.Stdout)
-	if o.report != "" && s.begunAny() { // an interruption before that leaves the earlier page
+	if err := kept.keep(out, s.binaries, len(o.patterns) == 0); err != nil && ctx.Err() == nil {
+		fmt.Println("the next clone links its test binaries again:", err)
+	}
+	if o.report != "" {
 		if err := s.write(ctx, o); err != nil {
 			return false, err
 		}
@@ -123,6 +127,11 @@ func (s *summary) runAll(ctx context.Context, o options, out string) error {
 	q, total := newQueue(o.tier), 0
 	wait := start(ctx, o, q)
 	err := compile(ctx, o, out, func(jobs []job) {
+		for _, j := range jobs {
+			if name, err := filepath.Rel(out, j.command[0]); err == nil {
+				s.binaries = append(s.binaries, name)
+			}
+		}
 		o.failed.restrict(jobs)
 		total += len(jobs)
 		q.add(jobs...)
@@ -152,11 +161,14 @@ func (s *summary) runAll(ctx context.Context, o options, out string) error {
 const whole = ".whole"
 
 // prepare leaves the test binaries of the last run, which go links again only if they have
-// changed, and removes its logs. It removes all if that run was killed while it compiled: go
-// recognises a binary by its first bytes, and the rest may be missing.
-func prepare(out string) error {
+// changed, and removes its logs. It takes the kept binaries instead after a run that was killed
+// while it compiled, and if there was none: go recognises a binary by its first bytes, and the rest
+// may be missing.
+func prepare(out string, kept store) error {
 	if err := os.Remove(filepath.Join(out, whole)); err != nil {
-		return os.RemoveAll(out)
+		err := os.RemoveAll(out)
+		kept.restore(out)
+		return err
 	}
 	logs, err := filepath.Glob(filepath.Join(out, "*.log"))
 	for _, l := range logs {

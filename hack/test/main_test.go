@@ -23,7 +23,7 @@ func TestPrepare_LastRunCompiledAll_BinariesStay(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := prepare(out); err != nil {
+		if err := prepare(out, ""); err != nil {
 			t.Fatal(err)
 		}
 		for name, stays := range files {

@@ -22,6 +22,7 @@ type job struct {
 	name    string
 	dir     string
 	command []string
+	env     []string      // beside that of this process
 	log     string        // file that receives its output while it runs
 	limit   time.Duration // the job fails when it takes longer
 	// test2json is the program that turns the output of a test binary into events. A test
@@ -177,6 +178,7 @@ func (j job) run(ctx context.Context) result {
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = j.dir, attr, file, file
+	cmd.Env = append(cmd.Environ(), j.env...)
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = cmp.Or(j.leave, leaveTime)
 	finish := func() error { return nil }
