@@ -37,11 +37,11 @@ const WithoutStall Option = 1
 // takes no CPU from the observed work.
 const (
 	firstPoll = time.Millisecond
-	lastPoll  = 50 * time.Millisecond
+	lastPoll  = 100 * time.Millisecond
 
 	// An observation that takes long, such as a command, is made less often: the pause is
 	// costFactor times as long as the observation took, up to costlyPoll.
-	costFactor = 4
+	costFactor = 9
 	costlyPoll = time.Second
 )
 
