@@ -1,6 +1,6 @@
-//go:build !race
+//go:build !race && !full
 
 package manifest
 
-// slower is how much slower things may be under the race detector.
-const slower = 1
+// smaller is how much smaller the largest documents of the tests are than those of people.
+const smaller = 4

@@ -2,5 +2,5 @@
 
 package manifest
 
-// slower is how much slower things may be under the race detector.
-const slower = 8
+// smaller is how much smaller the largest documents of the tests are than those of people.
+const smaller = 8

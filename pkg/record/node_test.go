@@ -10,6 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/record"
 )
 
+// Shows: F16
 func TestNodeNameIsRemembered(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")

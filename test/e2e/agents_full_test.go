@@ -146,3 +146,21 @@ func TestSweep_SourceNoLongerConfigured(t *testing.T) {
 	s.awaitGone("old")
 	s.untouched("keep", kept)
 }
+
+// TestF16_NodeNameRemembered: a root directory belongs to one node name. An agent with
+// another name exits with a hint, and stops no pod.
+//
+// Shows: F16
+func TestF16_NodeNameRemembered(t *testing.T) {
+	s := parallelStage(t)
+	a := s.serve()
+	kept := s.keep()
+	a.leave()
+	cmd := s.command("serve", "-f", s.scratch)
+	cmd.Args = append(cmd.Args, "--node-name", "other"+s.name)
+	b := s.start(cmd)
+	if code := b.exit(); code != 1 || !strings.Contains(b.said(), "hint:") || !strings.Contains(b.said(), s.name) {
+		t.Errorf("exit code %d:\n%s", code, b.said())
+	}
+	s.untouched("keep", kept)
+}

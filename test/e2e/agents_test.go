@@ -106,24 +106,6 @@ func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestF16_NodeNameRemembered: a root directory belongs to one node name. An agent with
-// another name exits with a hint, and stops no pod.
-//
-// Shows: F16
-func TestF16_NodeNameRemembered(t *testing.T) {
-	s := parallelStage(t)
-	a := s.serve()
-	kept := s.keep()
-	a.leave()
-	cmd := s.command("serve", "-f", s.scratch)
-	cmd.Args = append(cmd.Args, "--node-name", "other"+s.name)
-	b := s.start(cmd)
-	if code := b.exit(); code != 1 || !strings.Contains(b.said(), "hint:") || !strings.Contains(b.said(), s.name) {
-		t.Errorf("exit code %d:\n%s", code, b.said())
-	}
-	s.untouched("keep", kept)
-}
-
 // TestUnprivileged: without the rights it needs, the agent exits with one clear line and the
 // remedy.
 func TestUnprivileged(t *testing.T) {

@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,5 +77,66 @@ func TestC_1_23_9_StopSignalOfARealRuntime(t *testing.T) {
 		if got := b.ended(c.name); got.ExitCode != c.code {
 			t.Errorf("%+v, want code %d", got, c.code)
 		}
+	}
+}
+
+// TestC_1_34_ResizeOfARealRuntime: the limits of a running container change in its cgroup, up
+// and down, and removing a limit is a change, too.
+//
+// Shows: C-1.34
+func TestC_1_34_ResizeOfARealRuntime(t *testing.T) {
+	ask := func(request, cpu, memory string) v1.ResourceRequirements {
+		r := v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(request)}, Limits: v1.ResourceList{}}
+		if cpu != "" {
+			r.Limits[v1.ResourceCPU], r.Limits[v1.ResourceMemory] = resource.MustParse(cpu), resource.MustParse(memory)
+		}
+		return r
+	}
+	b := newBare(parallelStage(t), "resize", v1.Container{Name: "main", Args: []string{"alloc", "24", "print", "touched", "forever"}, Resources: ask("100m", "200m", "64Mi")})
+	id := b.run("main")
+	b.logged(b.logFile("main"), "touched")
+	processes := b.node.Processes(id)
+	cgroup := func(v1File, v2File string) string {
+		if unified() {
+			v1File = v2File
+		}
+		return cgroupFile(processes[0].Cgroups, v1File)
+	}
+	for _, c := range []struct{ request, cpu, memory, shares, quota, limit string }{
+		{"100m", "200m", "64Mi", "102", "20000", strconv.Itoa(64 << 20)},
+		{"500m", "1", "128Mi", "512", "100000", strconv.Itoa(128 << 20)},
+		{"250m", "300m", "48Mi", "256", "30000", strconv.Itoa(48 << 20)},
+		{"250m", "", "", "256", "-1", strconv.Itoa(1<<63 - 4096)},
+		{"100m", "200m", "64Mi", "102", "20000", strconv.Itoa(64 << 20)},
+	} {
+		b.want.Pod.Spec.Containers[0].Resources = ask(c.request, c.cpu, c.memory)
+		if err := b.rt.UpdateContainer(t.Context(), id, b.want, "main"); err != nil {
+			t.Fatalf("%+v: %v", c, err)
+		}
+		quota, limit := c.quota+" 100000", c.limit
+		if c.cpu == "" {
+			quota, limit = "max 100000", "max"
+		}
+		if got := cgroup("cpu/cpu.cfs_quota_us", "cpu.max"); got != c.quota && got != quota {
+			t.Errorf("%+v: quota %s", c, got)
+		}
+		if got := cgroup("memory/memory.limit_in_bytes", "memory.max"); got != c.limit && got != limit {
+			t.Errorf("%+v: memory limit %s", c, got)
+		}
+		if got := cgroup("cpu/cpu.shares", "cpu.weight"); !unified() && got != c.shares {
+			t.Errorf("%+v: shares %s", c, got)
+		}
+	}
+	// The runtime knows the memory in use with a delay.
+	b.want.Pod.Spec.Containers[0].Resources = ask("100m", "200m", "16Mi")
+	b.eventually(func() error {
+		err := b.rt.UpdateContainer(t.Context(), id, b.want, "main")
+		if err == nil || !strings.Contains(err.Error(), "memory limit (16777216) below current usage (") {
+			return fmt.Errorf("a limit below what is used: %v", err)
+		}
+		return nil
+	})
+	if now := b.node.Processes(id); len(now) != 1 || now[0].Pid != processes[0].Pid {
+		t.Errorf("processes before %v, now %v", processes, now)
 	}
 }

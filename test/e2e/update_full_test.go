@@ -156,3 +156,45 @@ func (s *stage) awaitLabel(name, value string) {
 		return nil
 	})
 }
+
+// TestEdit_OneContainer: an edit of one container's command restarts that one, once, in the
+// same sandbox. Adding or removing a container does not touch the others.
+func TestEdit_OneContainer(t *testing.T) {
+	s := parallelStage(t)
+	two := []string{container("main", "print, one, forever"), container("side", "forever")}
+	s.write("web.yaml", manifest("web", two))
+	s.serve()
+	was := s.awaitRunning("web", "main", "side")
+	s.awaitReady("web", true)
+	box := s.sandbox("web").Id
+
+	two[0] = container("main", "print, two, forever")
+	s.write("web.yaml", manifest("web", two))
+	s.awaitLog("web", "main", 1, "two")
+	now := s.awaitRunning("web", "main", "side")
+	if now["side"] != was["side"] {
+		t.Errorf("side was %+v, is %+v", was["side"], now["side"])
+	}
+	if now["main"].attempt != 1 || now["main"].id == was["main"].id {
+		t.Errorf("main was %+v, is %+v", was["main"], now["main"])
+	}
+	if n := len(s.awaitEnded("web", "main", 1)); n != 1 {
+		t.Errorf("main has ended %d times", n)
+	}
+
+	s.write("web.yaml", manifest("web", append(two, container("third", "forever"))))
+	now = s.awaitRunning("web", "main", "side", "third")
+	s.write("web.yaml", manifest("web", two))
+	delete(now, "third")
+	s.awaitRunning("web", "main", "side")
+	s.untouched("web", now)
+	if s.sandbox("web").Id != box {
+		t.Error("the sandbox was replaced")
+	}
+	s.eventually(func() error { // of each container, the newest exited one stays
+		if n := len(s.containers("web")); n > 3 {
+			return fmt.Errorf("%d containers are listed", n)
+		}
+		return nil
+	})
+}
