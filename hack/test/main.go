@@ -108,7 +108,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	if err := kept.keep(out, s.binaries, len(o.patterns) == 0); err != nil && ctx.Err() == nil {
 		fmt.Println("the next clone links its test binaries again:", err)
 	}
-	if o.report != "" {
+	if o.report != "" && s.begunAny() { // an interruption before that leaves the earlier page
 		if err := s.write(ctx, o); err != nil {
 			return false, err
 		}

@@ -29,7 +29,35 @@ type summary struct {
 	lanes     []lane
 	busy      int // percent of all CPUs while the jobs ran, also for other programs
 	results   []result
+	compiled  bool // all packages: those without a binary have no result
 	binaries  []string // of the tests, relative to bin/test
+}
+
+// interrupted counts the jobs that the end of the run has stopped, or kept from beginning.
+func (s summary) interrupted() (n int) {
+	for _, r := range s.results {
+		if r.interrupted {
+			n++
+		}
+	}
+	return n
+}
+
+// begunAny reports whether a job has run.
+func (s summary) begunAny() bool {
+	return slices.ContainsFunc(s.results, func(r result) bool { return r.took > 0 })
+}
+
+// result is the result of the run in one line.
+func (s summary) result() string {
+	text := fmt.Sprintf("%d passed, %d failed, %d skipped", s.count("pass"), s.failed(), s.count("skip"))
+	if n := s.interrupted(); n > 0 || !s.compiled {
+		text += fmt.Sprintf("; **interrupted**: %d packages and steps did not end", n)
+	}
+	if !s.compiled {
+		text += ", and those that were not compiled are missing"
+	}
+	return text
 }
 
 // count returns the number of tests, and of jobs without tests, with this result. Subtests

@@ -149,7 +149,7 @@ func New(cfg Config) *Balancer {
 	b := &Balancer{
 		cfg: cfg, due: make(chan struct{}, 1), pods: make(map[pod.Key]*entry), changed: make(map[pod.Key]bool), refused: make(map[service.Refusal]bool),
 	}
-	for _, k := range cfg.Kept {
+	for _, k := range cfg.Recorded {
 		p := service.PodOf(k.Pod, k.Status, false)
 		b.pods[p.Key()], b.changed[p.Key()] = &entry{uid: string(k.Pod.UID), pod: &p}, true
 	}
