@@ -79,6 +79,10 @@ var facts = []struct {
 		},
 	},
 	{
+		"which boot of the machine this is", "pkg/bootid", []string{"Read"}, nil,
+		func(n ast.Node) bool { return isText(n, "/proc/sys/kernel/random/boot_id") },
+	},
+	{
 		"which phases are final", "pkg/pod", []string{"IsPhaseTerminal", "Spec.EndedAtServer"}, nil,
 		func(n ast.Node) bool {
 			is, ok := n.(*ast.BinaryExpr)

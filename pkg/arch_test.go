@@ -74,6 +74,7 @@ var rules = []struct {
 	{module + "pkg/image/...", []string{"cmd", "pkg/agent", "test/..."}, "adapters never import each other; it pulls through an interface"},
 	{module + "pkg/device", []string{"pkg/agent"}, "adapters never import each other; the engine has an interface"},
 	{module + "pkg/csi", []string{"pkg/agent"}, "adapters never import each other; volumes and the Node have interfaces"},
+	{module + "pkg/pluginconn", []string{"pkg/csi", "pkg/device", "pkg/dra"}, "plugins of the node are connected to in one way"},
 	{module + "pkg/dra", []string{"pkg/agent"}, "adapters never import each other; the engine has an interface"},
 	{module + "pkg/cgroup/...", []string{"pkg/agent"}, "adapters never import each other; the engine has an interface"},
 	{module + "pkg/logs/...", []string{"pkg/agent"}, "adapters never import each other"},
@@ -114,7 +115,7 @@ var rules = []struct {
 	{"k8s.io/klog/...", []string{"cmd", "pkg/migration"}, "klog is bridged, not used; csi-translation-lib takes a logger"},
 	{"k8s.io/csi-translation-lib/...", []string{"pkg/migration"}, "volumes of clouds are translated in one place"},
 	{"k8s.io/cri-api/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "test/..."}, "CRI is spoken at the edge"},
-	{"google.golang.org/grpc/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "pkg/csi", "pkg/device", "pkg/dra", "pkg/source/etcd", "test/..."}, "CRI, plugins and etcd are spoken to at the edge"},
+	{"google.golang.org/grpc/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "pkg/csi", "pkg/device", "pkg/dra", "pkg/pluginconn", "pkg/source/etcd", "test/..."}, "CRI, plugins and etcd are spoken to at the edge"},
 	{"go.etcd.io/...", []string{"pkg/source/etcd", "test/..."}, "etcd is spoken to in one place"},
 	{"go.uber.org/zap/...", []string{"test/..."}, "log/slog"},
 	{"github.com/containerd/...", []string{"pkg/bundle", "test/..."}, "only package bundle knows containerd"},
@@ -135,7 +136,7 @@ var only = map[string][]string{
 		"pkg/server", "pkg/source/http", "pkg/status", "pkg/suggest", "pkg/ui", "pkg/ui/tui", "pkg/volume",
 	},
 	"pkg/agent/look": {
-		"pkg/apiclient", "pkg/bundle", "pkg/config", "pkg/confine", "pkg/controller", "pkg/cri", "pkg/doctor", "pkg/feed", "pkg/forecast", "pkg/manifest", "pkg/node", "pkg/plan",
+		"pkg/apiclient", "pkg/bootid", "pkg/bundle", "pkg/config", "pkg/confine", "pkg/controller", "pkg/cri", "pkg/doctor", "pkg/feed", "pkg/forecast", "pkg/manifest", "pkg/node", "pkg/plan",
 		"pkg/pod", "pkg/podconfig", "pkg/policy", "pkg/record", "pkg/sink/journal", "pkg/source", "pkg/source/apiserver", "pkg/source/etcd", "pkg/source/file",
 		"pkg/source/http", "pkg/source/stdin", "pkg/status", "pkg/suggest", "pkg/trust", "pkg/workload",
 	},
@@ -165,9 +166,13 @@ var only = map[string][]string{
 	"pkg/forecast":          {"pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
 	"pkg/engine":            {"pkg/activity", "pkg/backoff", "pkg/cpuset", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/patience", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/prober", "pkg/shutdown", "pkg/startlimit", "pkg/status"},
 
+	"pkg/bootid":     nil,
+	"pkg/keylock":    nil,
+	"pkg/pluginconn": nil,
+
 	"pkg/dns":         nil,
 	"pkg/dns/server":  {"pkg/dns", "pkg/panics"},
-	"pkg/dns/process": {"pkg/atomicfile", "pkg/confine", "pkg/dns/server"},
+	"pkg/dns/process": {"pkg/atomicfile", "pkg/bootid", "pkg/confine", "pkg/dns/server"},
 	"pkg/dns/early":   {"pkg/dns/process"},
 }
 

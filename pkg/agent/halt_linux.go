@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/bootid"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/record"
@@ -48,7 +49,8 @@ type halter struct {
 // openHalter reads the state that an earlier agent has left. It fails if it cannot read the state:
 // a drained node must not start its pods.
 func openHalter(cfg Config) (*halter, error) {
-	h := &halter{root: cfg.RootDir, boot: record.BootID(), classes: cfg.ShutdownClasses(), cluster: cfg.Kubeconfig != "", log: cfg.Log, event: func(string) {}, power: make(chan os.Signal, 1)}
+	boot, _ := bootid.Read()
+	h := &halter{root: cfg.RootDir, boot: boot, classes: cfg.ShutdownClasses(), cluster: cfg.Kubeconfig != "", log: cfg.Log, event: func(string) {}, power: make(chan os.Signal, 1)}
 	signal.Notify(h.power, unix.SIGPWR) // its default action ends the agent
 	found, ok, err := record.LoadHalt(h.root, h.boot)
 	if err != nil {

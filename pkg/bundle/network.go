@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/atomicfile"
+	"github.com/nodectl/nodectl/pkg/bootid"
 )
 
 // claimsFile records the devices, chains and directories that bundled runtimes share on
@@ -122,7 +123,7 @@ func (r *Runtime) withClaims(f func(*claims) error) error {
 		return err
 	}
 	defer unlock()
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootid.Read()
 	if err != nil {
 		return err
 	}
@@ -130,8 +131,8 @@ func (r *Runtime) withClaims(f func(*claims) error) error {
 	if js, err := os.ReadFile(claimsFile); err == nil {
 		_ = json.Unmarshal(js, &c) // a damaged file has no claims
 	}
-	if c.Boot != strings.TrimSpace(string(boot)) || c.Made == nil {
-		c = claims{Boot: strings.TrimSpace(string(boot)), Made: map[string][]owner{}}
+	if c.Boot != boot || c.Made == nil {
+		c = claims{Boot: boot, Made: map[string][]owner{}}
 	}
 	for name, by := range c.Made {
 		c.Made[name] = slices.DeleteFunc(by, func(o owner) bool {

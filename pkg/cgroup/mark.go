@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/atomicfile"
+	"github.com/nodectl/nodectl/pkg/bootid"
 )
 
 // attribute is the extended attribute with a cgroup's owner. On a cgroup of ours,
@@ -240,7 +241,7 @@ func (m *marks) load() error {
 		}
 	}
 	m.list = make(map[string]entry)
-	if l.Boot == bootID() {
+	if boot, _ := bootid.Read(); l.Boot == boot {
 		for dir, e := range l.Cgroups {
 			m.list[dir] = e
 		}
@@ -251,16 +252,12 @@ func (m *marks) load() error {
 // save replaces the file; the caller holds mu. It is not synced, as it is valid for one
 // boot.
 func (m *marks) save() error {
-	data, err := json.Marshal(listed{bootID(), m.list})
+	boot, _ := bootid.Read()
+	data, err := json.Marshal(listed{boot, m.list})
 	if err != nil {
 		return err
 	}
 	return atomicfile.Write(m.file, data, atomicfile.Options{Temp: ".tmp"})
-}
-
-func bootID() string {
-	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(text))
 }
 
 func claimOf(dir string) string { return attribute + "." + filepath.Base(dir) }

@@ -11,6 +11,8 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 )
 
 // step is a point at which tests stop an operation, as a kill of the agent would.
@@ -56,7 +58,7 @@ func (o *operation) stage(ctx context.Context) error {
 		if isFinal(err) && before == nil {
 			o.unmade(dir, target, func() { o.noteStaged(o.id, false) })
 		}
-		return o.failed(name, short(err))
+		return o.failed(name, pluginconn.ShortError(err))
 	}
 	err = o.step("staged")
 	if err == nil && o.id.block == "" { // no container gets the directory of a block volume
@@ -120,7 +122,7 @@ func (o *operation) publish(ctx context.Context) error {
 		if isFinal(err) && before == nil {
 			o.unmade(dir, target, func() { o.note(o.id, o.user, false); o.want(o.id, o.user, o.attachable()) })
 		}
-		return o.failed(name, short(err))
+		return o.failed(name, pluginconn.ShortError(err))
 	}
 	if err := o.step("published"); err != nil {
 		return o.failed(name, err)
@@ -300,7 +302,7 @@ func (o *operation) unmount(ctx context.Context) error {
 	_, err := o.driver.node.NodeUnpublishVolume(calling, &csipb.NodeUnpublishVolumeRequest{VolumeId: o.id.handle, TargetPath: target})
 	end()
 	if err != nil {
-		return fmt.Errorf("kubernetes.io/csi: Unmounter.TearDownAt failed: %w", short(err))
+		return fmt.Errorf("kubernetes.io/csi: Unmounter.TearDownAt failed: %w", pluginconn.ShortError(err))
 	}
 	if err := o.step("unpublished"); err != nil {
 		return err
@@ -354,7 +356,7 @@ func (o *operation) unstage(ctx context.Context) error {
 	_, err = o.driver.node.NodeUnstageVolume(calling, &csipb.NodeUnstageVolumeRequest{VolumeId: o.id.handle, StagingTargetPath: target})
 	end()
 	if err != nil {
-		return fmt.Errorf("kubernetes.io/csi: attacher.UnmountDevice failed: %w", short(err))
+		return fmt.Errorf("kubernetes.io/csi: attacher.UnmountDevice failed: %w", pluginconn.ShortError(err))
 	}
 	if err := o.step("unstaged"); err != nil {
 		return err

@@ -4,28 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 )
 
 // Limits of a driver's answers.
 const (
-	callTimeout  = 2 * time.Minute // the kubelet's
-	askTimeout   = 10 * time.Second
-	maxMessage   = 1 << 20  // bytes of an answer
-	maxHeaders   = 64 << 10 // bytes of its headers, which contain errors
-	maxErrorText = 1 << 10  // bytes of a driver's error in events and logs
-	maxTopology  = 64       // keys of a node
+	callTimeout = 2 * time.Minute // the kubelet's
+	askTimeout  = 10 * time.Second
+	maxMessage  = 1 << 20 // bytes of an answer
+	maxTopology = 64      // keys of a node
 )
 
 // driver is a registered driver.
@@ -57,35 +53,9 @@ type abilities struct {
 	severalPods bool // the driver knows the access modes for a single writer and for several writers
 }
 
-// dialKernel is Config.Dial by default.
-func dialKernel(ctx context.Context, socket string) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-}
-
-// dial returns a connection to a driver's socket. It sends nothing.
-func (v *Volumes) dial(socket string) (*grpc.ClientConn, error) {
-	info, err := os.Lstat(socket)
-	if err != nil {
-		return nil, err
-	}
-	if info.Mode().Type() != os.ModeSocket {
-		return nil, fmt.Errorf("%s is not a socket", socket)
-	}
-	return grpc.NewClient("passthrough:///"+socket,
-		grpc.WithAuthority("localhost"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithMaxHeaderListSize(maxHeaders),
-		grpc.WithNoProxy(),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return v.cfg.Dial(ctx, socket)
-		}))
-}
-
 // connect connects to a driver, and asks for its name and its description of this node.
 func (v *Volumes) connect(ctx context.Context, name, socket string) (_ *driver, err error) {
-	conn, err := v.dial(socket)
+	conn, err := pluginconn.New(socket, v.cfg.Dial, maxMessage)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +68,7 @@ func (v *Volumes) connect(ctx context.Context, name, socket string) (_ *driver, 
 	defer stop()
 	is, err := csipb.NewIdentityClient(conn).GetPluginInfo(ctx, &csipb.GetPluginInfoRequest{}, grpc.WaitForReady(true))
 	if err != nil {
-		return nil, short(err)
+		return nil, pluginconn.ShortError(err)
 	}
 	if is.GetName() != name {
 		return nil, fmt.Errorf("the driver at %s is named %.80q, and registers as %q", socket, is.GetName(), name)
@@ -106,7 +76,7 @@ func (v *Volumes) connect(ctx context.Context, name, socket string) (_ *driver, 
 	d := &driver{name: name, socket: socket, conn: conn, node: csipb.NewNodeClient(conn)}
 	answer, err := d.node.NodeGetInfo(ctx, &csipb.NodeGetInfoRequest{})
 	if err != nil {
-		return nil, short(err)
+		return nil, pluginconn.ShortError(err)
 	}
 	d.info, err = infoOf(answer)
 	return d, err
@@ -133,7 +103,7 @@ func (d *driver) abilities(ctx context.Context) (abilities, error) {
 	defer d.note(ctx, "NodeGetCapabilities", "", "")()
 	answer, err := d.node.NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{})
 	if err != nil {
-		return abilities{}, short(err)
+		return abilities{}, pluginconn.ShortError(err)
 	}
 	var a abilities
 	for _, c := range answer.GetCapabilities() {
@@ -196,13 +166,4 @@ func isFinal(err error) bool {
 	}
 	_, answered := status.FromError(err)
 	return answered
-}
-
-// short returns a driver's error with a text of limited length, for events and logs.
-func short(err error) error {
-	s, ok := status.FromError(err)
-	if !ok || len(s.Message()) <= maxErrorText {
-		return err
-	}
-	return status.Error(s.Code(), s.Message()[:maxErrorText]+"…")
 }

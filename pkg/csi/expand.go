@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 )
 
 // growth is the node's task for a volume that has grown.
@@ -119,7 +121,7 @@ func (o *operation) callExpand(ctx context.Context, size int64, secrets map[stri
 	defer stop()
 	defer o.driver.note(ctx, "NodeExpandVolume", o.id.handle, target)()
 	if _, err := o.driver.node.NodeExpandVolume(ctx, q); err != nil {
-		return short(err)
+		return pluginconn.ShortError(err)
 	}
 	return nil
 }

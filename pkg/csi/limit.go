@@ -11,6 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 )
 
 // objectEvery is how often the CSIDriver object of a driver is read, for its update period.
@@ -117,7 +118,7 @@ func (r *refresher) askLimit(ctx context.Context, name string) error {
 	defer d.note(ctx, "NodeGetInfo", "", "")()
 	answer, err := d.node.NodeGetInfo(ctx, &csipb.NodeGetInfoRequest{})
 	if err != nil {
-		return short(err)
+		return pluginconn.ShortError(err)
 	}
 	info, err := infoOf(answer)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -142,7 +143,7 @@ func (v *Volumes) Publish(ctx context.Context, q pod.CSIRequest) (pod.CSIMount, 
 // wait locks the volume.
 func (o *operation) wait(ctx context.Context) (unlock func(), err error) {
 	defer activity.Begin(ctx, activity.Call{Kind: activity.Driver, Name: "wait for another operation on the volume", Target: o.id.handle, Host: o.id.driver})()
-	return o.locks.lock(ctx, o.id)
+	return o.locks.Lock(ctx, o.id)
 }
 
 // mount returns the result of Publish.
@@ -230,7 +231,7 @@ func attachError(a *storagev1.VolumeAttachment) error {
 	case a.DeletionTimestamp != nil:
 		return errors.New("volume attachment is being deleted")
 	case !a.Status.Attached && a.Status.AttachError != nil:
-		return fmt.Errorf("%.*s", maxErrorText, a.Status.AttachError.Message)
+		return errors.New(pluginconn.Short(a.Status.AttachError.Message))
 	}
 	return nil
 }

@@ -165,7 +165,7 @@ func (v *Volumes) unstageUnused(ctx context.Context) {
 func (o *operation) rest(ctx context.Context) error {
 	defer activity.Begin(ctx, activity.Call{Kind: activity.Driver, Name: "unstage volume", Target: o.id.handle, Host: o.id.driver})()
 	waiting, stop := context.WithTimeout(ctx, lockTimeout)
-	unlock, err := o.locks.lock(waiting, o.id)
+	unlock, err := o.locks.Lock(waiting, o.id)
 	stop()
 	if err != nil {
 		return err

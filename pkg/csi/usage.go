@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -50,7 +50,7 @@ func (v *Volumes) usage(ctx context.Context, d data, path string) (usage pod.Vol
 	defer by.note(ctx, "NodeGetVolumeStats", d[keyHandle], path)()
 	answer, err := by.node.NodeGetVolumeStats(ctx, &csipb.NodeGetVolumeStatsRequest{VolumeId: d[keyHandle], VolumePath: path})
 	if err != nil {
-		return usage, short(err)
+		return usage, pluginconn.ShortError(err)
 	}
 	if v.cfg.Health && able.conditions {
 		usage.Health = healthOf(answer.GetVolumeCondition())
@@ -76,9 +76,5 @@ func (v *Volumes) usage(ctx context.Context, d data, path string) (usage pod.Vol
 // healthOf returns the condition of a volume. As in the kubelet, a driver that reports conditions, and
 // none for this volume, says that the volume is healthy.
 func healthOf(c *csipb.VolumeCondition) pod.VolumeHealth {
-	message := c.GetMessage()
-	if len(message) > maxErrorText {
-		message = strings.ToValidUTF8(message[:maxErrorText], "") + "…"
-	}
-	return pod.VolumeHealth{Known: true, Abnormal: c.GetAbnormal(), Message: message}
+	return pod.VolumeHealth{Known: true, Abnormal: c.GetAbnormal(), Message: pluginconn.Short(c.GetMessage())}
 }

@@ -22,16 +22,13 @@
 package csi
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -40,6 +37,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/nodectl/nodectl/pkg/bootid"
+	"github.com/nodectl/nodectl/pkg/keylock"
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -53,7 +53,7 @@ type Config struct {
 	// Boot identifies the boot of the machine; "" reads it from the kernel.
 	Boot string
 	// Dial connects to a socket of the machine; nil is the kernel's. Tests in fake time replace it.
-	Dial func(ctx context.Context, socket string) (net.Conn, error)
+	Dial pluginconn.Dialer
 	// Cut stops an operation at a point, as a kill of the agent would; nil except in tests.
 	Cut func(point string) error
 }
@@ -90,11 +90,11 @@ type API interface {
 type Volumes struct {
 	cfg     Config
 	boot    string
-	cluster Cluster // set before Run, Publish and Register
-	locks   locks
-	due     chan struct{} // cap 1: the CSINode object may have to change
-	undone  chan struct{} // cap 1: Run has something to unmount or to unstage
-	refresh chan struct{} // cap 1: a limit may have changed
+	cluster Cluster                 // set before Run, Publish and Register
+	locks   keylock.Locks[volumeID] // one operation at a time works on a volume
+	due     chan struct{}           // cap 1: the CSINode object may have to change
+	undone  chan struct{}           // cap 1: Run has something to unmount or to unstage
+	refresh chan struct{}           // cap 1: a limit may have changed
 	// patience is waitTimeout, except in tests.
 	patience time.Duration
 	cut      func(point string) error // Config.Cut
@@ -136,10 +136,14 @@ type leftover struct {
 // New returns Volumes. It finds the volumes that an earlier agent or a kubelet has left.
 func New(cfg Config) *Volumes {
 	if cfg.Dial == nil {
-		cfg.Dial = dialKernel
+		cfg.Dial = pluginconn.Dial
+	}
+	boot := cfg.Boot
+	if boot == "" {
+		boot, _ = bootid.Read() // without an ID, each volume counts as one of an earlier boot
 	}
 	v := &Volumes{
-		cfg: cfg, boot: cmp.Or(cfg.Boot, bootID()), cut: cfg.Cut, patience: waitTimeout, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), refresh: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
+		cfg: cfg, boot: boot, cut: cfg.Cut, patience: waitTimeout, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), refresh: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
 		volumes: make(map[volumeID]*volume), left: make(map[user]leftover), full: make(map[string]bool),
 	}
 	v.load()
@@ -148,14 +152,6 @@ func New(cfg Config) *Volumes {
 
 // Join sets the cluster of the node. It is called before Run and before the first pod is set up.
 func (v *Volumes) Join(c Cluster) { v.cluster = c }
-
-func bootID() string {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
-}
 
 // load reads the directories of staged and of published volumes.
 func (v *Volumes) load() {

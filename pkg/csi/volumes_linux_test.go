@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/wait"
 )
@@ -419,11 +420,11 @@ func TestUnpublish_DriverIsAway_IsTriedAgain(t *testing.T) {
 	m.plug(v, f)
 	f.before = func(call string) error {
 		if call == "NodeStageVolume" {
-			return status.Error(codes.Internal, "mkfs failed"+strings.Repeat(".", 4*maxErrorText))
+			return status.Error(codes.Internal, "mkfs failed"+strings.Repeat(".", 4*pluginconn.MaxText))
 		}
 		return nil
 	}
-	if _, err := v.Publish(t.Context(), q); err == nil || !strings.HasPrefix(err.Error(), `MountVolume.MountDevice failed for volume "pv-1" : rpc error: code = Internal desc = mkfs failed`) || len(err.Error()) > 2*maxErrorText {
+	if _, err := v.Publish(t.Context(), q); err == nil || !strings.HasPrefix(err.Error(), `MountVolume.MountDevice failed for volume "pv-1" : rpc error: code = Internal desc = mkfs failed`) || len(err.Error()) > 2*pluginconn.MaxText {
 		t.Errorf("%v", err)
 	}
 	if left := m.left(); len(left) > 0 {
@@ -556,8 +557,8 @@ func TestUsage_VolumeIsAbnormal_IsReportedOnRequest(t *testing.T) {
 	v.cfg.Health = true
 	f.usage, f.health = nil, nil
 	is("a volume without a condition or usage", pod.VolumeHealth{Known: true})
-	f.health = &csipb.VolumeCondition{Message: strings.Repeat("é", maxErrorText)}
-	is("a long text", pod.VolumeHealth{Known: true, Message: strings.Repeat("é", maxErrorText/2) + "…"})
+	f.health = &csipb.VolumeCondition{Message: strings.Repeat("é", pluginconn.MaxText)}
+	is("a long text", pod.VolumeHealth{Known: true, Message: strings.Repeat("é", pluginconn.MaxText/2) + "…"})
 	if err := v.Unpublish(t.Context(), "u1"); err != nil {
 		t.Error(err)
 	}

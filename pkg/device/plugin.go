@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -32,29 +30,9 @@ type plugin struct {
 	options *pluginapi.DevicePluginOptions
 }
 
-// dial returns a connection to a socket. It sends nothing.
-func dial(by Sockets, socket string) (*grpc.ClientConn, error) {
-	info, err := os.Lstat(socket)
-	if err != nil {
-		return nil, err
-	}
-	if info.Mode().Type() != os.ModeSocket {
-		return nil, fmt.Errorf("%s is not a socket", socket)
-	}
-	return grpc.NewClient("passthrough:///"+socket,
-		grpc.WithAuthority("localhost"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithNoProxy(),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return by.Dial(ctx, socket)
-		}))
-}
-
 // connect connects to a plugin and asks for its options.
 func connect(ctx context.Context, by Sockets, socket string) (*plugin, error) {
-	conn, err := dial(by, socket)
+	conn, err := pluginconn.New(socket, by.Dial, maxMessage)
 	if err != nil {
 		return nil, fmt.Errorf("failed to dial device plugin: %w", err)
 	}

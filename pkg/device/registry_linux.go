@@ -16,6 +16,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 )
 
 // Limits of the registry: watched directories, and sockets that the node connects to.
@@ -155,7 +156,7 @@ var errOtherPlugin = errors.New("not a plugin that this node can use")
 // registerSocket asks the plugin of a socket for its type and endpoint, connects to the endpoint,
 // and notifies the plugin of the result.
 func (p *Plugins) registerSocket(ctx context.Context, socket string) (unregister func(), err error) {
-	conn, err := dial(p.cfg.Sockets, socket)
+	conn, err := pluginconn.New(socket, p.cfg.Sockets.Dial, maxMessage)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,8 @@ import (
 	"net"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 )
 
 // Sockets connects processes of the machine. Tests in fake time replace it: there, a process cannot
@@ -28,7 +30,7 @@ type kernel struct{}
 
 // Dial implements Sockets.
 func (kernel) Dial(ctx context.Context, socket string) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	return pluginconn.Dial(ctx, socket)
 }
 
 // Listen implements Sockets.

@@ -17,16 +17,17 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 
+	"github.com/nodectl/nodectl/pkg/bootid"
+	"github.com/nodectl/nodectl/pkg/keylock"
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -41,7 +42,7 @@ type Config struct {
 	// Boot identifies the boot of the machine; "" reads it from the kernel.
 	Boot string
 	// Dial connects to a socket of the machine; nil is the kernel's. Tests in fake time replace it.
-	Dial func(ctx context.Context, socket string) (net.Conn, error)
+	Dial pluginconn.Dialer
 	// Cut stops an operation at a point, as a kill of the agent would; nil except in tests.
 	Cut func(point string) error
 }
@@ -66,8 +67,8 @@ type API interface {
 type Claims struct {
 	cfg      Config
 	boot     string
-	cluster  Cluster // set before Run, Prepare and Register
-	locks    locks
+	cluster  Cluster               // set before Run, Prepare and Register
+	locks    keylock.Locks[string] // one operation at a time works on a claim, by UID
 	running  sync.WaitGroup
 	changed  chan struct{}            // cap 1: Changed
 	reported chan struct{}            // cap 1: HealthChanged
@@ -88,7 +89,7 @@ type Claims struct {
 // New returns Claims. It reads the claims that an earlier agent has prepared.
 func New(cfg Config) *Claims {
 	if cfg.Dial == nil {
-		cfg.Dial = dialKernel
+		cfg.Dial = pluginconn.Dial
 	}
 	c := &Claims{
 		cfg: cfg, boot: cmp.Or(cfg.Boot, bootID()), cut: cfg.Cut, changed: make(chan struct{}, 1), reported: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1), pace: usualPace,
@@ -104,8 +105,7 @@ func (c *Claims) Join(of Cluster) { c.cluster = of }
 
 // bootID returns the ID of the machine's boot, or another text that no other agent has.
 func bootID() string {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if id := strings.TrimSpace(string(text)); err == nil && id != "" {
+	if id, err := bootid.Read(); err == nil {
 		return id
 	}
 	return fmt.Sprintf("agent %d %d", os.Getpid(), time.Now().UnixNano())

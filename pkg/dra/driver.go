@@ -4,28 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	drabeta "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 
 	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Limits of calls to a driver.
 const (
-	callTimeout  = 45 * time.Second // the kubelet's
-	lockTimeout  = 2 * callTimeout
-	maxMessage   = 1 << 20  // bytes of an answer
-	maxHeaders   = 64 << 10 // bytes of its headers, which contain errors
-	maxErrorText = 1 << 10  // bytes of a driver's error in events and logs
+	callTimeout = 45 * time.Second // the kubelet's
+	lockTimeout = 2 * callTimeout
+	maxMessage  = 1 << 20 // bytes of an answer
 )
 
 // known are the services of drivers that this node can call.
@@ -52,32 +47,11 @@ type service interface {
 	NodeUnprepareResources(ctx context.Context, q *drapb.NodeUnprepareResourcesRequest, o ...grpc.CallOption) (*drapb.NodeUnprepareResourcesResponse, error)
 }
 
-// dialKernel is Config.Dial by default.
-func dialKernel(ctx context.Context, socket string) (net.Conn, error) {
-	return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-}
-
 // dial returns a driver of a socket. It sends nothing.
 func (c *Claims) dial(name, socket, version string) (*driver, error) {
-	info, err := os.Lstat(socket)
-	if err != nil {
-		return nil, err
-	}
-	if info.Mode().Type() != os.ModeSocket {
-		return nil, fmt.Errorf("%s is not a socket", socket)
-	}
-	conn, err := grpc.NewClient("passthrough:///"+socket,
-		grpc.WithAuthority("localhost"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithMaxHeaderListSize(maxHeaders),
+	conn, err := pluginconn.New(socket, c.cfg.Dial, maxMessage,
 		grpc.WithIdleTimeout(0), // watch would not see that the driver is gone
-		grpc.WithUnaryInterceptor(c.count(name)),
-		grpc.WithNoProxy(),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return c.cfg.Dial(ctx, socket)
-		}))
+		grpc.WithUnaryInterceptor(c.count(name)))
 	if err != nil {
 		return nil, err
 	}
@@ -111,14 +85,14 @@ func (d *driver) prepare(ctx context.Context, r record) ([]pod.ClaimDevice, erro
 	defer d.note(ctx, "NodePrepareResources", r.Name)()
 	answer, err := d.api.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: r.Namespace, Uid: r.UID, Name: r.Name}}})
 	if err != nil {
-		return nil, fmt.Errorf("NodePrepareResources: %w", short(err))
+		return nil, fmt.Errorf("NodePrepareResources: %w", pluginconn.ShortError(err))
 	}
 	for uid, of := range answer.GetClaims() {
 		if uid != r.UID {
 			return nil, fmt.Errorf("NodePrepareResources returned result for unknown claim UID %.80s", uid)
 		}
 		if of.GetError() != "" {
-			return nil, fmt.Errorf("NodePrepareResources failed for ResourceClaim %s: %s", r.Name, cut(of.GetError()))
+			return nil, fmt.Errorf("NodePrepareResources failed for ResourceClaim %s: %s", r.Name, pluginconn.Short(of.GetError()))
 		}
 	}
 	of, answered := answer.GetClaims()[r.UID]
@@ -139,14 +113,14 @@ func (d *driver) unprepare(ctx context.Context, r record) error {
 	defer d.note(ctx, "NodeUnprepareResources", r.Name)()
 	answer, err := d.api.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: r.Namespace, Uid: r.UID, Name: r.Name}}})
 	if err != nil {
-		return fmt.Errorf("NodeUnprepareResources: %w", short(err))
+		return fmt.Errorf("NodeUnprepareResources: %w", pluginconn.ShortError(err))
 	}
 	for uid, of := range answer.GetClaims() {
 		if uid != r.UID {
 			return fmt.Errorf("NodeUnprepareResources returned result for unknown claim UID %.80s", uid)
 		}
 		if of.GetError() != "" {
-			return fmt.Errorf("NodeUnprepareResources failed for ResourceClaim %s: %s", r.Name, cut(of.GetError()))
+			return fmt.Errorf("NodeUnprepareResources failed for ResourceClaim %s: %s", r.Name, pluginconn.Short(of.GetError()))
 		}
 	}
 	if _, answered := answer.GetClaims()[r.UID]; !answered {
@@ -160,20 +134,4 @@ func (d *driver) note(ctx context.Context, name, claim string) (end func()) {
 	call := activity.Call{Kind: activity.Claim, Name: name, Target: claim, Host: d.name}
 	call.Limit, _ = ctx.Deadline()
 	return activity.Begin(ctx, call)
-}
-
-// short returns a driver's error with a text of limited length: events and logs show it.
-func short(err error) error {
-	s, ok := status.FromError(err)
-	if !ok || len(s.Message()) <= maxErrorText {
-		return err
-	}
-	return status.Error(s.Code(), cut(s.Message()))
-}
-
-func cut(text string) string {
-	if len(text) <= maxErrorText {
-		return text
-	}
-	return text[:maxErrorText] + "…"
 }

@@ -15,6 +15,7 @@ import (
 	drahealth "k8s.io/kubelet/pkg/apis/dra-health/v1alpha1"
 
 	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -129,7 +130,7 @@ func (c *Claims) watchHealth(ctx context.Context, d *driver) {
 			wait = c.pace.absent
 		case code != codes.Unavailable && !warned:
 			warned = true
-			c.cfg.Log.Warn("DRA driver does not report health of devices", "driver", d.name, "socket", d.socket, "error", short(err))
+			c.cfg.Log.Warn("DRA driver does not report health of devices", "driver", d.name, "socket", d.socket, "error", pluginconn.ShortError(err))
 		}
 		if !backoff.Sleep(ctx, wait) {
 			return

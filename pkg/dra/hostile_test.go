@@ -16,6 +16,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/wait"
 )
@@ -111,7 +112,7 @@ func TestPrepare_DriverLies_PodGetsNoDevices(t *testing.T) {
 		f.set(func(f *fake) { f.answer = answer })
 		p := podOf("u1", "gpu")
 		of, text := reason(c.Prepare(t.Context(), p))
-		if of != pod.ReasonPrepareClaims || !strings.Contains(text, want) || len(text) > 2*maxErrorText {
+		if of != pod.ReasonPrepareClaims || !strings.Contains(text, want) || len(text) > 2*pluginconn.MaxText {
 			t.Errorf("%s, %.500s\nwant %s", of, text, want)
 		}
 		if all, err := c.Of(p, "app"); err == nil {
@@ -143,14 +144,16 @@ func TestRelease_DriverLies_ClaimStaysAndIsTriedAgain(t *testing.T) {
 	for want, change := range map[string]func(*fake){
 		"returned result for unknown claim UID other": func(f *fake) { f.undone = undone("other", "") },
 		"skipped 1 ResourceClaims":                    func(f *fake) { f.undone = undone("", "") },
-		"failed for ResourceClaim gpu: busy":          func(f *fake) { f.undone = undone("uid-gpu", "busy "+strings.Repeat("x", 4*maxErrorText)) },
+		"failed for ResourceClaim gpu: busy":          func(f *fake) { f.undone = undone("uid-gpu", "busy "+strings.Repeat("x", 4*pluginconn.MaxText)) },
 		"NodeUnprepareResources: rpc error": func(f *fake) {
 			f.undone = nil
-			f.before = func(string, string) error { return status.Error(codes.Internal, strings.Repeat("x", 4*maxErrorText)) }
+			f.before = func(string, string) error {
+				return status.Error(codes.Internal, strings.Repeat("x", 4*pluginconn.MaxText))
+			}
 		},
 	} {
 		f.set(change)
-		if err := c.Release(t.Context(), "u1"); err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 2*maxErrorText {
+		if err := c.Release(t.Context(), "u1"); err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 2*pluginconn.MaxText {
 			t.Errorf("%.500v\nwant %s", err, want)
 		}
 		f.set(func(f *fake) { f.undone, f.before = nil, nil })

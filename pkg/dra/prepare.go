@@ -179,7 +179,7 @@ func (c *Claims) lock(ctx context.Context, uid string) (unlock func(), err error
 	defer c.noteWait(ctx, uid)()
 	waiting, stop := context.WithTimeout(ctx, lockTimeout)
 	defer stop()
-	unlock, err = c.locks.lock(waiting, uid)
+	unlock, err = c.locks.Lock(waiting, uid)
 	if err != nil {
 		return nil, fmt.Errorf("wait for another operation on the claim: %w", err)
 	}

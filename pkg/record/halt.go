@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 )
 
@@ -107,13 +106,4 @@ func RemoveHalt(root string) error {
 		return err
 	}
 	return nil
-}
-
-// BootID returns the kernel's boot ID, which differs after each boot; "" if it is unknown.
-func BootID() string {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(data))
 }

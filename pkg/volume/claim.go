@@ -68,7 +68,7 @@ func (c claim) setUp(ctx context.Context, p placed, s *setting) error {
 	if s.want.Data.Claim(c.name) == nil {
 		return fmt.Errorf("persistentvolumeclaim %q not found", c.name)
 	}
-	if err := c.make(s.Volumes, p.path); err != nil {
+	if err := c.make(ctx, s.Volumes, p.path); err != nil {
 		return err
 	}
 	if s.again || c.readOnly {
@@ -90,8 +90,12 @@ func (c claim) setUp(ctx context.Context, p placed, s *setting) error {
 
 // make makes the claim's directory and its file if they are missing. Several pods may call it at
 // the same time. It locks only this claim, because its file system may hang.
-func (c claim) make(v *Volumes, path string) error {
-	defer v.claims.lock(c.dir)()
+func (c claim) make(ctx context.Context, v *Volumes, path string) error {
+	unlock, err := v.claims.Lock(ctx, c.dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return err
 	}

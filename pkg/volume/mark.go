@@ -16,6 +16,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/bootid"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -101,10 +102,7 @@ func (v *Volumes) boot() string {
 		if v.bootID = v.cfg.Boot; v.bootID != "" {
 			return
 		}
-		text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-		if err == nil {
-			v.bootID = strings.TrimSpace(string(text))
-		}
+		v.bootID, _ = bootid.Read()
 	})
 	return v.bootID
 }

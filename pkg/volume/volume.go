@@ -37,6 +37,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/keylock"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -98,7 +99,7 @@ type Volumes struct {
 	once   sync.Once
 	bootID string // see boot
 
-	claims nameLocks // of the claims, by directory; held while one is made
+	claims keylock.Locks[string] // of the claims, by directory; held while one is made
 
 	mu sync.Mutex
 	// noted holds marks that could not be written because the disk is full or read-only, by the

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/bootid"
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/pkg/controller"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -26,7 +27,8 @@ func (c Config) Records() ([]pod.Record, error) {
 // halted returns the reason why the agent starts no pods: the node is drained, or shuts down; else
 // "".
 func (c Config) halted() (string, error) {
-	h, ok, err := record.LoadHalt(c.RootDir, record.BootID())
+	boot, _ := bootid.Read() // without an ID, no halt counts
+	h, ok, err := record.LoadHalt(c.RootDir, boot)
 	if !ok {
 		return "", err
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/atomicfile"
+	"github.com/nodectl/nodectl/pkg/bootid"
 	"github.com/nodectl/nodectl/pkg/dns/server"
 )
 
@@ -333,7 +334,7 @@ func recordFile(dir string) string { return filepath.Join(dir, "dns.json") }
 // save records processes. The ID of an own child is certain until this agent reaps it. The ID of
 // another process may belong to a third one by now; the recorded one has then ended.
 func save(cfg Config, pids ...int) error {
-	boot, err := bootID()
+	boot, err := bootid.Read()
 	if err != nil {
 		return err
 	}
@@ -359,7 +360,7 @@ func load(dir string) (r record, ok bool) {
 	if err != nil || json.Unmarshal(js, &r) != nil {
 		return record{}, false
 	}
-	boot, err := bootID()
+	boot, err := bootid.Read()
 	return r, err == nil && r.Boot == boot
 }
 
@@ -372,11 +373,6 @@ func forget(dir string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func bootID() (string, error) {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(text)), err
 }
 
 // startOf returns the start time of a process, which identifies it together with its ID.
