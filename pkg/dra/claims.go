@@ -13,6 +13,7 @@ package dra
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -78,12 +79,13 @@ type Claims struct {
 	pace     pace
 
 	mu      sync.Mutex
-	drivers map[string][]*driver // by name, the newest last
-	claims  map[string]record    // by UID
-	inUse   map[string]bool      // UIDs of the claims that were prepared, and are not unprepared
-	left    map[string]leftover  // by UID of the pod
-	wipes   map[string]*wipe     // by driver, "" for all
-	served  bool                 // a driver has registered, or an earlier agent had one
+	drivers map[string][]*driver         // by name, the newest last
+	claims  map[string]record            // by UID
+	written map[string][sha256.Size]byte // checksums of the claims' files that this agent has written, by UID
+	inUse   map[string]bool              // UIDs of the claims that were prepared, and are not unprepared
+	left    map[string]leftover          // by UID of the pod
+	wipes   map[string]*wipe             // by driver, "" for all
+	served  bool                         // a driver has registered, or an earlier agent had one
 }
 
 // New returns Claims. It reads the claims that an earlier agent has prepared.
@@ -93,7 +95,7 @@ func New(cfg Config) *Claims {
 	}
 	c := &Claims{
 		cfg: cfg, boot: cmp.Or(cfg.Boot, bootID()), cut: cfg.Cut, changed: make(chan struct{}, 1), reported: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1), pace: usualPace,
-		drivers: make(map[string][]*driver), claims: make(map[string]record), inUse: make(map[string]bool),
+		drivers: make(map[string][]*driver), claims: make(map[string]record), written: make(map[string][sha256.Size]byte), inUse: make(map[string]bool),
 		left: make(map[string]leftover), wipes: make(map[string]*wipe),
 	}
 	c.load()

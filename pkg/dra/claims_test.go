@@ -248,6 +248,51 @@ func TestPrepare_KilledAtEachPoint_NextAgentGoesOn(t *testing.T) {
 	}
 }
 
+// A driver is killed, and its socket stays: it stays registered, as with the kubelet. Calls fail, and each try
+// after the first one writes nothing. The next driver of the name prepares the claim.
+func TestPrepare_DriverIsDead_TriesWriteNothing(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	c, f := m.agent(), newFake()
+	stop := m.plug(c, f)
+	m.claim("gpu", []string{driverName}, "u1")
+	stop()
+	p, file := podOf("u1", "gpu"), filepath.Join(m.dir, "claims", "uid-gpu.json")
+	try := func() {
+		t.Helper()
+		if of, text := reason(c.Prepare(t.Context(), p)); of != pod.ReasonPrepareClaims || !strings.Contains(text, "Unavailable") {
+			t.Fatalf("%s: %s", of, text)
+		}
+	}
+	try()
+	wrote, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, []byte("as it was"), 0o600)
+	}
+	if err != nil || !strings.Contains(string(wrote), "begun") {
+		t.Fatalf("%s, %v", wrote, err)
+	}
+	try()
+	if text, err := os.ReadFile(file); err != nil || string(text) != "as it was" {
+		t.Errorf("the second try wrote %s, %v", text, err)
+	}
+	c.Unregister(driverName, m.socket(driverName))
+	m.plug(c, f)
+	prepare(t, c, p)
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "done") || !slices.Equal(f.called(), []string{"prepare uid-gpu"}) {
+		t.Errorf("after the driver is back: %s, %v", text, err)
+	}
+	release(t, c, "u1")
+	if left := m.left(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+	m.claim("gpu", []string{driverName}, "u1")
+	prepare(t, c, p) // a file of the same content as before is written again
+	if left := m.left(); len(left) != 1 {
+		t.Errorf("files: %v", left)
+	}
+}
+
 // node is a machine with a driver, whose pods use the claims a and b.
 type node struct {
 	*machine

@@ -348,6 +348,9 @@ func (c *Claims) unprepareAt(ctx context.Context, r record, name string) error {
 
 // forget removes the file of a claim of which no driver has anything.
 func (c *Claims) forget(id string) error {
+	c.mu.Lock()
+	delete(c.written, id)
+	c.mu.Unlock()
 	if err := os.Remove(c.path(id)); err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("checkpoint ResourceClaim state: %w", err)
 	}

@@ -1,6 +1,7 @@
 package dra
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -136,11 +137,19 @@ const suffix = ".json"
 
 func (c *Claims) path(uid string) string { return filepath.Join(c.cfg.Dir, uid+suffix) }
 
-// write writes the file of a claim.
+// write writes the file of a claim, unless this agent has written the same before: each retry of a call to
+// a driver that has died changes nothing.
 func (c *Claims) write(r record) error {
 	text, err := json.Marshal(r)
 	if err == nil && len(text) > maxRecord {
 		err = fmt.Errorf("%d bytes, more than %d", len(text), maxRecord)
+	}
+	sum := sha256.Sum256(text)
+	c.mu.Lock()
+	last, wrote := c.written[r.UID]
+	c.mu.Unlock()
+	if err == nil && wrote && last == sum {
+		return nil
 	}
 	if err == nil {
 		err = os.MkdirAll(c.cfg.Dir, 0o700)
@@ -151,6 +160,9 @@ func (c *Claims) write(r record) error {
 	if err != nil {
 		return fmt.Errorf("checkpoint ResourceClaim state: %w", err)
 	}
+	c.mu.Lock()
+	c.written[r.UID] = sum
+	c.mu.Unlock()
 	return nil
 }
 
