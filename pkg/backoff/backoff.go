@@ -8,8 +8,8 @@
 //		return
 //	}
 //
-// The package keeps no state. The caller decides which events are failures, and when the wait
-// begins again with the first one.
+// The one rule: no clock of its own, and no state except that of a Pace. The caller decides which events
+// are failures, and when the wait begins again with the first one.
 package backoff
 
 import (
@@ -25,6 +25,33 @@ func Next(wait, first, last time.Duration) time.Duration { return min(max(2*wait
 // then twice as long each time, and at most last.
 func After(n int, first, last time.Duration) time.Duration {
 	return min(first<<min(max(n-1, 0), 10), last)
+}
+
+// Pace spaces out events that another party causes, such as changes of a plugin's devices. An event
+// after a calm time is due at once. Each further event is due later after the one before it: First, then
+// twice as long each time, and at most Last.
+type Pace struct {
+	First, Last time.Duration
+	Calm        time.Duration // without an event, which ends the back-off; it is longer than Last
+
+	wait time.Duration
+	at   time.Time // when the newest event is due; zero: there was none
+}
+
+// Next returns when an event of now is due, and whether an earlier event is due then, too.
+func (p *Pace) Next(now time.Time) (at time.Time, pending bool) {
+	switch since := now.Sub(p.at); {
+	case p.at.IsZero(), since >= p.Calm, since < -p.Last: // in the last case, the clock was set back
+		p.wait, p.at = 0, now
+	case since < 0:
+		return p.at, true
+	default:
+		p.wait = Next(p.wait, p.First, p.Last)
+		if p.at = p.at.Add(p.wait); p.at.Before(now) {
+			p.at = now
+		}
+	}
+	return p.at, false
 }
 
 // Jitter returns a random duration between low times d and high times d, so that the nodes

@@ -74,3 +74,37 @@ func TestSleep_EndsWithItsContext(t *testing.T) {
 		}
 	})
 }
+
+// Events after a calm time are due at once. Those of another party that does not stop are due ever more
+// seldom, and none is lost.
+func TestPace_EventsEverySecond_AreDueEverMoreSeldom(t *testing.T) {
+	t.Parallel()
+	p := Pace{First: 200 * time.Millisecond, Last: 10 * time.Second, Calm: time.Minute}
+	began := time.Unix(1000, 0)
+	var due []time.Duration
+	for second := range 60 {
+		now := began.Add(time.Duration(second) * time.Second)
+		at, pending := p.Next(now)
+		if at.Before(now) {
+			t.Fatalf("the event of second %d is due before it", second)
+		}
+		if !pending {
+			due = append(due, at.Sub(began))
+		}
+	}
+	want := []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 4600 * time.Millisecond}
+	if !slices.Equal(due[:len(want)], want) || len(due) > 12 {
+		t.Errorf("due at %v", due)
+	}
+	for i := len(due) - 2; i < len(due); i++ {
+		if wait := due[i] - due[i-1]; wait != 10*time.Second {
+			t.Errorf("the last waits: %v", due)
+		}
+	}
+	for name, now := range map[string]time.Time{"after a calm time": began.Add(time.Hour), "after the clock was set back": began.Add(-time.Hour)} {
+		one := p
+		if at, pending := one.Next(now); !at.Equal(now) || pending {
+			t.Errorf("%s: due after %v, %t", name, at.Sub(now), pending)
+		}
+	}
+}

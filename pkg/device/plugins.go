@@ -14,12 +14,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // stopGrace is how long the Node status shows the devices of a disconnected plugin, as in the
 // kubelet.
 const stopGrace = 5 * time.Minute
+
+// usualPace is the pace of Changed for one resource: admission and waiting pods follow a change at once,
+// unless its plugin does not stop.
+var usualPace = backoff.Pace{First: 200 * time.Millisecond, Last: 10 * time.Second, Calm: time.Minute}
 
 // Config configures Plugins.
 type Config struct {
@@ -71,7 +76,8 @@ type resource struct {
 	choosing chan struct{}
 	plugin   *plugin // nil: none is connected
 	stop     context.CancelFunc
-	stopped  time.Time // when the last plugin disconnected; zero: there was none
+	pace     backoff.Pace // of signals of Changed that the plugin causes
+	stopped  time.Time    // when the last plugin disconnected; zero: there was none
 	devices  map[string]Device
 }
 
@@ -93,11 +99,23 @@ func (p *Plugins) notify() {
 	}
 }
 
+// changedLocked signals Changed for a change that the plugin of a resource causes. A plugin that changes its
+// devices or registers all the time does so with a back-off. The caller holds p.mu.
+func (p *Plugins) changedLocked(r *resource) {
+	switch at, pending := r.pace.Next(time.Now()); {
+	case pending:
+	case time.Until(at) <= 0:
+		p.notify()
+	default:
+		time.AfterFunc(time.Until(at), p.notify)
+	}
+}
+
 // of returns a resource, which it adds if there is none. The caller holds p.mu.
 func (p *Plugins) of(name string) *resource {
 	r := p.resources[name]
 	if r == nil {
-		r = &resource{choosing: make(chan struct{}, 1)}
+		r = &resource{choosing: make(chan struct{}, 1), pace: usualPace}
 		p.resources[name] = r
 	}
 	return r
@@ -151,7 +169,7 @@ func (p *Plugins) watch(ctx context.Context, name string, of *plugin) {
 		}
 		same := maps.EqualFunc(r.devices, devices, func(a, b Device) bool { return a.Healthy == b.Healthy })
 		if r.devices = devices; !same {
-			p.notify()
+			p.changedLocked(r)
 		}
 	})
 	_ = of.conn.Close()
@@ -170,7 +188,7 @@ func (p *Plugins) watch(ctx context.Context, name string, of *plugin) {
 	if !ended(ctx, err) {
 		p.cfg.Log.Warn("Device plugin disconnected", "resource", name, "error", err)
 	}
-	p.notify()
+	p.changedLocked(r)
 }
 
 // unregister disconnects the plugin of a socket.

@@ -12,6 +12,7 @@ import (
 	drabeta "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 
 	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -63,14 +64,20 @@ func (c *Claims) dial(name, socket, version string) (*driver, error) {
 }
 
 // watch calls changed with each change of the connection, until ctx ends. It keeps the driver
-// connected, to see when it goes away.
+// connected, to see when it goes away. A driver that ends each connection is connected to with a back-off:
+// each connection makes waiting pods try again.
 func (d *driver) watch(ctx context.Context, changed func(connected bool)) {
+	pace := backoff.Pace{First: 200 * time.Millisecond, Last: 10 * time.Second, Calm: time.Minute}
 	for {
 		state := d.conn.GetState()
+		changed(state == connectivity.Ready)
 		if state == connectivity.Idle {
+			at, _ := pace.Next(time.Now())
+			if !backoff.Sleep(ctx, time.Until(at)) {
+				return
+			}
 			d.conn.Connect()
 		}
-		changed(state == connectivity.Ready)
 		if !d.conn.WaitForStateChange(ctx, state) {
 			return
 		}

@@ -23,6 +23,7 @@ type plugin struct {
 
 	mu      sync.Mutex
 	there   bool
+	flaps   bool // it is registered while there is no device
 	adopted []pod.DeviceHolder
 	asked   []map[string][]pod.DeviceAllocation
 	kept    map[string]bool // the containers of the last call of Keep
@@ -40,8 +41,8 @@ func (p *plugin) Changed() <-chan struct{} { return p.changed }
 func (p *plugin) Supply() map[v1.ResourceName]pod.DeviceSupply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := pod.DeviceSupply{Registered: p.there, Usable: 1}
-	if p.there {
+	s := pod.DeviceSupply{Registered: p.there || p.flaps, Usable: 1}
+	if p.there || p.flaps {
 		s.Healthy = 1
 	}
 	return map[v1.ResourceName]pod.DeviceSupply{"x.com/gpu": s}
@@ -140,6 +141,37 @@ func TestDevices_PluginComesLate_PodWaitsAndKeepsItsDevices(t *testing.T) {
 		if p.holds(t); status().State.Running == nil {
 			t.Errorf("%+v", status())
 		}
+	})
+}
+
+// A plugin changes its devices all the time. The pod that waits for it tries ever more seldom, and starts
+// soon after the plugin has a device.
+func TestDevices_PluginChangesEverySecond_TriesBackOff(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		p := newPlugin(m, false)
+		p.flaps = true
+		m.src.set(mkpod("app", usesGPU))
+		m.arrive()
+		m.pass(time.Minute)
+		tries := func() int {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.asked)
+		}
+		before := tries()
+		for range 120 {
+			p.plug(false)
+			m.pass(time.Second)
+		}
+		if n := tries() - before; n < 10 || n > 30 {
+			t.Errorf("%d tries in two minutes, want 10 to 30", n)
+		}
+		if w := m.statusOf("app").ContainerStatuses[0].State.Waiting; w == nil || w.Reason != pod.ReasonWaitsForDevices {
+			t.Errorf("waiting: %+v", w)
+		}
+		p.plug(true)
+		m.pass(11 * time.Second)
+		m.expect("app", "Running", true)
 	})
 }
 

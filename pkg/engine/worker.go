@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podview"
@@ -50,6 +51,7 @@ type troubles struct {
 	of          map[string]pod.Trouble // by container, "" for the pod
 	step        map[string]plan.Action // the step that failed, by the same key
 	failures    int                    // failures in a row to read the pod, or to stop or remove something of it
+	early       backoff.Pace           // of tries that a change of devices brings forward
 	stopFailure pod.Trouble            // the last failure to stop or remove something of the pod
 
 	// leftBehind says that a call hangs while the agent exits: the worker must return, see call.
@@ -57,6 +59,7 @@ type troubles struct {
 }
 
 func newTroubles() (t troubles) {
+	t.early = backoff.Pace{First: 200 * time.Millisecond, Last: 10 * time.Second, Calm: time.Minute}
 	t.reset()
 	return t
 }

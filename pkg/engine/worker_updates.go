@@ -96,9 +96,7 @@ func (w *worker) read(u podUpdate) (changed bool) {
 		})
 	}
 	if u.devices != w.update.devices {
-		maps.DeleteFunc(w.trouble.of, func(_ string, t pod.Trouble) bool {
-			return t.Reason == pod.ReasonWaitsForDevices || t.Reason == pod.ReasonUnexpectedAdmission || claims(t)
-		})
+		w.trouble.hasten(time.Now())
 	}
 	if changed && u.want != nil && w.update.want != nil && !sameClaims(&u.want.Pod.Status, &w.update.want.Pod.Status) {
 		maps.DeleteFunc(w.trouble.of, func(_ string, t pod.Trouble) bool { return claims(t) }) // the cluster has made a claim for the pod
@@ -109,6 +107,25 @@ func (w *worker) read(u podUpdate) (changed bool) {
 	w.acknowledge()
 	w.noteHalt()
 	return changed || w.acked != acked
+}
+
+// hasten brings the next tries of steps forward that devices or claims failed. They are due at once after a
+// change of devices. If changes follow each other, they are due with a back-off: a plugin that changes its
+// devices all the time does not keep the pods busy.
+func (t *troubles) hasten(now time.Time) {
+	var due time.Time
+	for name, of := range t.of {
+		if of.Reason != pod.ReasonWaitsForDevices && of.Reason != pod.ReasonUnexpectedAdmission && !claims(of) {
+			continue
+		}
+		if due.IsZero() {
+			due, _ = t.early.Next(now)
+		}
+		if of.Until.After(due) {
+			of.Until = due
+			t.of[name] = of
+		}
+	}
 }
 
 // pullSecrets returns a hash of the data that a pod logs in to registries with.
