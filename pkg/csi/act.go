@@ -288,6 +288,7 @@ func (o *operation) noteGone() {
 	for id, at := range o.volumes {
 		if _, uses := at.users[o.user]; uses {
 			delete(at.users, o.user)
+			delete(at.waits, o.user)
 			o.forgetLocked(id, at)
 		}
 	}

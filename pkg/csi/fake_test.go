@@ -18,6 +18,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
@@ -242,7 +244,10 @@ func (c *cluster) VolumeAttachment(_ context.Context, name string) (*storagev1.V
 	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	a.Spec.NodeName, a.Spec.Attacher = nodeName, driverName
 	if a.Status.Attached = c.attach == nil; !a.Status.Attached {
-		a.Status.AttachError = &storagev1.VolumeError{Message: c.attach.Error()}
+		a.Status.AttachError = &storagev1.VolumeError{Message: status.Convert(c.attach).Message()}
+		if code := status.Code(c.attach); code != codes.Unknown {
+			a.Status.AttachError.ErrorCode = ptr.To(int32(code))
+		}
 	}
 	a.Status.AttachmentMetadata = map[string]string{"device": "/dev/vdb"}
 	return a, nil

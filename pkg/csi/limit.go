@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/pluginconn"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // objectEvery is how often the CSIDriver object of a driver is read, for its update period.
@@ -134,14 +136,95 @@ func (r *refresher) askLimit(ctx context.Context, name string) error {
 	return nil
 }
 
+// reasonLimit is the kubelet's reason of a pod that it rejects because a driver cannot attach more volumes to
+// the node.
+const reasonLimit = "VolumeAttachmentLimitExceeded"
+
+// rejectAfter is how long a pod waits for its volumes before it is rejected for lack of room, as in the
+// kubelet. Meanwhile the controller may detach volumes of other pods.
+const rejectAfter = 2*time.Minute + 3*time.Second
+
+// isFull reports whether the controller could not attach a volume because the node has too many.
+func isFull(a *storagev1.VolumeAttachment) bool {
+	e := a.Status.AttachError
+	return !a.Status.Attached && e != nil && e.ErrorCode != nil && *e.ErrorCode == int32(codes.ResourceExhausted)
+}
+
 // noteFull makes the refresher ask a driver for its limit, if the controller could not attach a volume
 // because the node has too many.
 func (v *Volumes) noteFull(driver string, a *storagev1.VolumeAttachment) {
-	if e := a.Status.AttachError; a.Status.Attached || e == nil || e.ErrorCode == nil || *e.ErrorCode != int32(codes.ResourceExhausted) {
+	if !isFull(a) {
 		return
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.full[driver] = true
 	wake(v.refresh)
+}
+
+// hasPeriod reports whether the CSIDriver object says that the driver is asked for its limit.
+func (o *operation) hasPeriod() bool {
+	return o.object != nil && o.object.Spec.NodeAllocatableUpdatePeriodSeconds != nil && *o.object.Spec.NodeAllocatableUpdatePeriodSeconds > 0
+}
+
+// notAttached returns why the controller has not attached the volume, nil if it gives no reason. The Node
+// does not list a volume whose attachment has failed, so isAttached did not read the attachment. As in the
+// kubelet, it is read for drivers whose limit may change.
+func (o *operation) notAttached(ctx context.Context) error {
+	if o.attachment == nil && o.hasPeriod() {
+		reading, stop := context.WithTimeout(ctx, askTimeout)
+		a, err := o.cluster.API.VolumeAttachment(reading, o.id.attachment(o.cfg.Node))
+		stop()
+		if err != nil {
+			o.cfg.Log.Debug("VolumeAttachment not read", "driver", o.id.driver, "error", err)
+		} else if a != nil && a.Spec.NodeName == o.cfg.Node && a.Spec.Attacher == o.id.driver {
+			o.attachment = a
+		}
+	}
+	if o.attachment == nil {
+		return nil
+	}
+	o.noteFull(o.id.driver, o.attachment)
+	return attachError(o.attachment)
+}
+
+// noteWait notes that the pod waits for the attachment of the volume, unless it waits already.
+func (o *operation) noteWait() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := o.of(o.id)
+	if at.waits == nil {
+		at.waits = make(map[user]time.Time)
+	}
+	if at.waits[o.user].IsZero() {
+		at.waits[o.user] = time.Now()
+	}
+}
+
+// noteNoWait notes that the pod does not wait for the attachment any more.
+func (o *operation) noteNoWait() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if at := o.volumes[o.id]; at != nil {
+		delete(at.waits, o.user)
+	}
+}
+
+// rejected returns the error of a volume that is not attached: a *pod.RejectError if the kubelet would reject
+// the pod. It does so if the node has too many volumes of the driver for as long as a pod may wait. The
+// text is the kubelet's.
+func (o *operation) rejected(err error) error {
+	if !o.hasPeriod() || !isFull(o.attachment) {
+		return err
+	}
+	o.mu.Lock()
+	since := o.of(o.id).waits[o.user]
+	o.mu.Unlock()
+	if since.IsZero() || time.Since(since) < o.rejectAfter {
+		return err
+	}
+	volumes := []string{o.request.Volume}
+	return &pod.RejectError{Reason: reasonLimit, Err: err, Message: fmt.Sprintf(
+		"Node has reached its volume attachment limit, rejecting pod. unmounted volumes=%v, unattached volumes=%v, failed to process volumes=%v: %v",
+		volumes, volumes, []string{}, context.DeadlineExceeded)}
 }

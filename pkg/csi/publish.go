@@ -172,6 +172,9 @@ func (o *operation) up(ctx context.Context) error {
 			o.was = s.Published == Done && s.Mounted
 		}
 		step := Next(s)
+		if step.Action == WaitAttach {
+			o.noteWait()
+		}
 		for step.Action == WaitDriver || step.Action == WaitReport || step.Action == WaitAttach {
 			if err = o.await(ctx, step, until, &pause); err != nil {
 				return err
@@ -181,6 +184,7 @@ func (o *operation) up(ctx context.Context) error {
 			}
 			step = Next(s)
 		}
+		o.noteNoWait()
 		switch step.Action {
 		case Finish:
 			return nil
@@ -215,10 +219,9 @@ func (o *operation) await(ctx context.Context, step Step, until time.Time, pause
 		return o.failed("MountVolume.MountDevice", fmt.Errorf("kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: %w", errNotRegistered(o.id.driver)))
 	case step.Action == WaitDriver:
 		return o.failed("MountVolume.SetUp", fmt.Errorf("kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: %w", errNotRegistered(o.id.driver)))
-	case step.Action == WaitAttach && o.attachment != nil:
-		o.noteFull(o.id.driver, o.attachment)
-		if err := attachError(o.attachment); err != nil {
-			return o.failed("MountVolume.WaitForAttach", err)
+	case step.Action == WaitAttach:
+		if err := o.notAttached(ctx); err != nil {
+			return o.rejected(o.failed("MountVolume.WaitForAttach", err))
 		}
 	}
 	return o.unable(errors.New(step.Why))

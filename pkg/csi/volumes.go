@@ -95,9 +95,9 @@ type Volumes struct {
 	due     chan struct{}           // cap 1: the CSINode object may have to change
 	undone  chan struct{}           // cap 1: Run has something to unmount or to unstage
 	refresh chan struct{}           // cap 1: a limit may have changed
-	// patience is waitTimeout, except in tests.
-	patience time.Duration
-	cut      func(point string) error // Config.Cut
+	// patience is waitTimeout, and rejectAfter the constant of this name, except in tests.
+	patience, rejectAfter time.Duration
+	cut                   func(point string) error // Config.Cut
 
 	mu      sync.Mutex
 	drivers map[string]*driver
@@ -117,11 +117,12 @@ type user struct {
 // volume is the state of one volume on the disk. It is read when the agent starts; each step reads
 // the disk again.
 type volume struct {
-	attached bool          // as far as known, a controller attaches the volume
-	staged   bool          // its staging directory exists
-	foreign  bool          // a kubelet has staged it
-	users    map[user]bool // true: its directory exists; false: the pod is about to use the volume
-	retry    time.Time     // when Run retries to unstage it
+	attached bool               // as far as known, a controller attaches the volume
+	staged   bool               // its staging directory exists
+	foreign  bool               // a kubelet has staged it
+	users    map[user]bool      // true: its directory exists; false: the pod is about to use the volume
+	waits    map[user]time.Time // since when pods wait for its attachment
+	retry    time.Time          // when Run retries to unstage it
 	failures int
 	// refusesGrowth says that the driver cannot enlarge it while it is mounted.
 	refusesGrowth bool
@@ -143,7 +144,7 @@ func New(cfg Config) *Volumes {
 		boot, _ = bootid.Read() // without an ID, each volume counts as one of an earlier boot
 	}
 	v := &Volumes{
-		cfg: cfg, boot: boot, cut: cfg.Cut, patience: waitTimeout, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), refresh: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
+		cfg: cfg, boot: boot, cut: cfg.Cut, patience: waitTimeout, rejectAfter: rejectAfter, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), refresh: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
 		volumes: make(map[volumeID]*volume), left: make(map[user]leftover), full: make(map[string]bool),
 	}
 	v.load()
@@ -264,6 +265,7 @@ func (v *Volumes) note(id volumeID, u user, exists bool) {
 	at := v.of(id)
 	if at.users[u] = exists; !exists {
 		delete(at.users, u)
+		delete(at.waits, u)
 	}
 	v.forgetLocked(id, at)
 }

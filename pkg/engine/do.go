@@ -184,7 +184,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	}
 	switch s.Action {
 	case plan.SetUpVolumes:
-		return w.putVolumes(ctx, v.Want, s.Instance)
+		return w.putVolumes(ctx, v, s.Instance)
 	case plan.RunSandbox:
 		return w.startSandbox(ctx, v, s)
 	case plan.CreateContainer:
@@ -216,8 +216,9 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	return err
 }
 
-// putVolumes begins the instance of want, unless it has begun, and sets up its volumes.
-func (w *worker) putVolumes(ctx context.Context, want *pod.Spec, instance int) error {
+// putVolumes begins the instance of the desired pod, unless it has begun, and sets up its volumes.
+func (w *worker) putVolumes(ctx context.Context, v plan.View, instance int) error {
+	want := v.Want
 	if err := w.beginInstance(ctx, want, instance); err != nil {
 		return err
 	}
@@ -231,6 +232,10 @@ func (w *worker) putVolumes(ctx context.Context, want *pod.Spec, instance int) e
 	err = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.SetUp(ctx, want, place, instance) })
 	if err == nil && w.trouble.of[""].Reason == reasonMount {
 		delete(w.trouble.of, "")
+	}
+	if e := (*pod.RejectError)(nil); errors.As(err, &e) && want.Origin.FromAPI() && !podview.MayRun(v.Have) {
+		w.reject(want, e)
+		return errStale
 	}
 	return err
 }

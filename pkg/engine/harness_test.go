@@ -357,6 +357,7 @@ type disk struct {
 
 	onReport func(pod.StatusReport) // called for each report; nil: not called
 	onSweep  func()                 // called when a sweep begins; nil: not called
+	setUpErr error                  // of pods with volumes; may be nil
 	onSwept  func()                 // called with the objects that a sweep removed; may be nil
 
 	hooks     []hookRun
@@ -476,6 +477,9 @@ func (d *disk) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instance 
 	defer d.mu.Unlock()
 	if d.full && len(want.Pod.Spec.Volumes) > 0 {
 		return errFull
+	}
+	if d.setUpErr != nil && len(want.Pod.Spec.Volumes) > 0 {
+		return d.setUpErr
 	}
 	d.setUps++
 	d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)] = shows(want)

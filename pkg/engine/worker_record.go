@@ -182,6 +182,15 @@ func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
 	return nil
 }
 
+// reject records that the instance has Failed, since the node rejects the pod after its admission.
+func (w *worker) reject(want *pod.Spec, e *pod.RejectError) {
+	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, e.Reason
+	w.rec.TerminalMessage, w.rec.dirty = status.RejectedPrefix+e.Message, true
+	delete(w.trouble.of, "")
+	w.log.Warn("Rejecting pod", "reason", e.Reason, "message", e.Message, "error", e.Err)
+	w.event(want, "", pod.EventWarning, e.Reason, "%s", e.Message)
+}
+
 // beginInstance records the instance that is about to start. It first removes the directory,
 // cgroup and users of an older pod of this name with another UID. If that fails, the record
 // stays the older pod's, and the worker tries again.

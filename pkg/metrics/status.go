@@ -63,6 +63,7 @@ var rejections = map[string]bool{
 	"UnknownReason": true, "UnexpectedPredicateFailureType": true, "OutOfcpu": true, "OutOfmemory": true, "OutOfephemeral-storage": true,
 	"OutOfpods": true, "PodLevelResourcesNotSupported": true, "PodFeatureUnsupported": true, "TaintToleration": true, "NodeAffinity": true,
 	"NodeName": true, "NodePorts": true, "SysctlForbidden": true, "TopologyAffinityError": true, "NodeShutdown": true,
+	"VolumeAttachmentLimitExceeded": true,
 }
 
 func rejection(reason string) string {

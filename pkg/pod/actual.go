@@ -193,6 +193,16 @@ type StartError struct {
 func (e *StartError) Error() string { return e.Reason + ": " + e.Err.Error() }
 func (e *StartError) Unwrap() error { return e.Err }
 
+// RejectError is the error of a step after which the kubelet rejects a pod that it has admitted. The node
+// rejects a pod of an API server, whose controller makes another one elsewhere. Other pods wait.
+type RejectError struct {
+	Reason, Message string // of the rejection, as the kubelet has them
+	Err             error  // why other pods wait
+}
+
+func (e *RejectError) Error() string { return e.Err.Error() }
+func (e *RejectError) Unwrap() error { return e.Err }
+
 // Mount is one mount of a container, ready for the runtime.
 type Mount struct {
 	HostPath, ContainerPath string

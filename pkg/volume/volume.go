@@ -169,9 +169,19 @@ func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instan
 				failed = append(failed, err)
 			}
 		}
-		return utilerrors.NewAggregate(failed)
+		return rejected(utilerrors.NewAggregate(failed), failed)
 	}
 	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.fingerprint(want), Until: s.until, Bound: s.bound, Drivers: s.drivers, Remote: s.remote})
+}
+
+// rejected returns err with the rejection of the pod that one of the errors asks for, if any does.
+func rejected(err error, all []error) error {
+	for _, one := range all {
+		if e := (*pod.RejectError)(nil); errors.As(one, &e) {
+			return &pod.RejectError{Reason: e.Reason, Message: e.Message, Err: err}
+		}
+	}
+	return err
 }
 
 // Ready reports whether SetUp was completed for this instance since the machine booted, and
