@@ -347,6 +347,26 @@ func (a *Allocator) Missing(has pod.Placement) string {
 	return strings.Join(words, ", ")
 }
 
+// Near returns the NUMA nodes of a container's exclusive CPUs and NUMA memory, sorted. It returns none if the
+// topology policy is none. A nil Allocator has no policy.
+func (a *Allocator) Near(has pod.Placement) []int {
+	if a == nil || a.topology == none {
+		return nil
+	}
+	var nodes mask
+	if set, err := cpuset.Parse(has.CPUs); err == nil {
+		for _, id := range set.UnsortedList() {
+			if c, online := a.cpus[id]; online {
+				nodes |= maskOf(c.Node)
+			}
+		}
+	}
+	for _, b := range has.Memory {
+		nodes |= maskOf(b.NUMAAffinity...)
+	}
+	return nodes.ids()
+}
+
 // containers returns the init containers and the regular ones, in the order in which they start.
 func containers(p *v1.Pod) []*v1.Container {
 	var all []*v1.Container

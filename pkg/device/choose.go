@@ -36,6 +36,8 @@ type Ask struct {
 	// Devices are the devices that the plugin lists. Registered says that the plugin is connected.
 	Devices    map[string]Device
 	Registered bool
+	// Near are the NUMA nodes whose devices the container gets first; empty: it gets any.
+	Near []int
 	// Unknown is the reason why the devices of running containers are not known yet; else "".
 	Unknown string
 }
@@ -46,7 +48,7 @@ type Choice struct {
 	// Missing is the number of devices of Free that the container still gets. Complete chooses them
 	// by the preference of the plugin.
 	Missing int
-	Free    []string // sorted
+	Free    []string // in the order in which Complete takes them
 	Kept    bool     // the devices are Ask.Held
 	Reason  string   // the reason, for the log
 }
@@ -90,7 +92,36 @@ func Choose(ask Ask) (Choice, error) {
 	if len(c.Free) < c.Missing {
 		return Choice{}, unexpected(fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d", ask.Resource, c.Missing, len(c.Free)))
 	}
-	return c, nil
+	return c.near(ask), nil
+}
+
+// near returns the choice with the devices of the NUMA nodes that the container has to be near. If these are
+// more than it needs, only they are free. Else it gets all of them, and then devices of other nodes, and at
+// last those without nodes. If no device of the resource has nodes, the choice does not change.
+func (c Choice) near(ask Ask) Choice {
+	var near, far, unknown []string
+	for _, id := range c.Free {
+		switch nodes := ask.Devices[id].NUMA; {
+		case len(nodes) == 0:
+			unknown = append(unknown, id)
+		case slices.ContainsFunc(nodes, func(n int64) bool { return slices.Contains(ask.Near, int(n)) }):
+			near = append(near, id)
+		default:
+			far = append(far, id)
+		}
+	}
+	switch {
+	case len(ask.Near) == 0 || len(near) == 0 && len(far) == 0:
+		return c
+	case len(near) > c.Missing:
+		c.Free = near
+		return c
+	case len(near) > 0:
+		c.Reason = "near the CPUs and the memory of the container"
+	}
+	c.Devices, c.Missing = slices.Sorted(slices.Values(slices.Concat(c.Devices, near))), c.Missing-len(near)
+	c.Free = slices.Concat(far, unknown)
+	return c
 }
 
 // Complete returns the choice with its missing devices. It takes the free devices that the plugin

@@ -67,6 +67,47 @@ func TestChoose_StatesOfANode_GiveDevicesOrAReason(t *testing.T) {
 	}
 }
 
+// A container gets devices of the NUMA nodes of its CPUs and memory first, and the plugin prefers among
+// these. If they are too few, it gets all of them, and then devices of other nodes before devices
+// without nodes, as with the kubelet.
+func TestChoose_ContainerHasNUMANodes_GetsDevicesNearThem(t *testing.T) {
+	t.Parallel()
+	on := func(of map[string]Device, nodes map[string][]int64) map[string]Device {
+		for id, n := range nodes {
+			d := of[id]
+			d.NUMA = n
+			of[id] = d
+		}
+		return of
+	}
+	all := on(listed("a", "b", "c", "d", "e"), map[string][]int64{"b": {0}, "c": {0, 1}, "d": {1}, "e": {1}})
+	for _, it := range []struct {
+		name      string
+		ask       Ask
+		preferred []string
+		want      string
+	}{
+		{"no preference of the container", Ask{Number: 2, Devices: all}, nil, "a,b"},
+		{"one node", Ask{Number: 2, Devices: all, Near: []int{1}}, nil, "c,d"},
+		{"preferred on the node", Ask{Number: 2, Devices: all, Near: []int{1}}, []string{"b", "e", "c"}, "c,e"},
+		{"as many as needed, not asked", Ask{Number: 3, Devices: all, Near: []int{1}}, []string{"a", "b"}, "c,d,e"},
+		{"too few near", Ask{Number: 3, Devices: all, Near: []int{0}}, nil, "b,c,d"},
+		{"too few near, others preferred", Ask{Number: 3, Devices: all, Near: []int{0}}, []string{"a"}, "a,b,c"},
+		{"all", Ask{Number: 5, Devices: all, Near: []int{0}}, nil, "a,b,c,d,e"},
+		{"none near", Ask{Number: 2, Devices: all, Near: []int{7}}, nil, "b,c"},
+		{"none near, of an init container", Ask{Number: 2, Devices: all, Near: []int{0}, Reusable: []string{"e"}, InUse: map[string]bool{"e": true}}, nil, "b,e"},
+		{"in use", Ask{Number: 1, Devices: all, Near: []int{0}, InUse: map[string]bool{"b": true, "c": true}}, nil, "d"},
+		{"held elsewhere", Ask{Number: 1, Devices: all, Near: []int{0}, Held: []string{"e"}}, nil, "e"},
+		{"no device has nodes", Ask{Number: 1, Devices: listed("a", "b"), Near: []int{1}}, []string{"b"}, "b"},
+	} {
+		it.ask.Resource, it.ask.Registered = "x.com/gpu", true
+		c, err := Choose(it.ask)
+		if c = c.Complete(it.preferred); err != nil || strings.Join(c.Devices, ",") != it.want || c.Missing != 0 {
+			t.Errorf("%s: %v, %d missing, %v; want %s", it.name, c.Devices, c.Missing, err, it.want)
+		}
+	}
+}
+
 // Containers of random pods get devices that no other pod has, whatever a plugin prefers, also
 // after another agent has read them back from the runtime.
 func TestChoose_AnySequence_NeverSharesADevice(t *testing.T) {

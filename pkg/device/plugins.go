@@ -375,7 +375,7 @@ func (p *Plugins) ask(q pod.DeviceRequest, name string, number int) (Ask, pod.De
 	}
 	ask := Ask{
 		Resource: name, Number: number, Held: held.Devices, Reusable: mine.reusable(q.Want, q.Container, name),
-		InUse: p.claims.inUse(name), Devices: maps.Clone(r.devices), Registered: r.plugin != nil,
+		InUse: p.claims.inUse(name), Devices: maps.Clone(r.devices), Registered: r.plugin != nil, Near: q.Near,
 	}
 	if !p.whole {
 		ask.Unknown = "the devices of running containers are not known yet"

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/cpuset"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -26,6 +26,7 @@ type plugin struct {
 	flaps   bool // it is registered while there is no device
 	adopted []pod.DeviceHolder
 	asked   []map[string][]pod.DeviceAllocation
+	near    [][]int         // of each call of Allocate
 	kept    map[string]bool // the containers of the last call of Keep
 }
 
@@ -62,7 +63,7 @@ func (p *plugin) Allocate(ctx context.Context, r pod.DeviceRequest) ([]pod.Devic
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked = append(p.asked, r.Have)
+	p.asked, p.near = append(p.asked, r.Have), append(p.near, r.Near)
 	if !p.there {
 		return nil, &pod.StartError{Reason: pod.ReasonWaitsForDevices, Err: context.DeadlineExceeded}
 	}
@@ -140,6 +141,36 @@ func TestDevices_PluginComesLate_PodWaitsAndKeepsItsDevices(t *testing.T) {
 		m.pass(time.Second)
 		if p.holds(t); status().State.Running == nil {
 			t.Errorf("%+v", status())
+		}
+	})
+}
+
+// Devices of a container with exclusive CPUs are chosen by the NUMA nodes of these CPUs.
+func TestDevices_ContainerHasExclusiveCPUs_DevicesAreNearThem(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		of := cpuset.Machine{CPUs: map[int]cpuset.CPU{}, Nodes: []cpuset.Node{{ID: 0, Memory: 8 << 30}, {ID: 1, Memory: 8 << 30}}}
+		for id := range 4 {
+			of.CPUs[id] = cpuset.CPU{Core: id, Socket: id / 2, Node: id / 2}
+		}
+		a, err := cpuset.New(of, cpuset.Policy{CPU: "static", Topology: "best-effort", Reservation: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newPlugin(m, true)
+		m.alter = func(c *Config) {
+			c.Devices, c.CPUs, c.SaveCPUs = p, a, func(map[string][]byte) error { return nil }
+		}
+		m.src.set(mkpod("app", guaranteedPod("2"), func(p *v1.Pod) { // node 0 has one CPU that is not reserved
+			p.Spec.Containers[0].Resources.Limits["x.com/gpu"] = resource.MustParse("1")
+			p.Spec.Containers[0].Resources.Requests["x.com/gpu"] = resource.MustParse("1")
+		}))
+		m.arrive()
+		m.pass(time.Minute)
+		m.expect("app", "Running", true)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if len(p.near) != 1 || !slices.Equal(p.near[0], []int{1}) {
+			t.Errorf("devices near NUMA nodes %v", p.near)
 		}
 	})
 }

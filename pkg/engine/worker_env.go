@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/cpuset"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/startlimit"
@@ -18,10 +19,11 @@ import (
 type workerEnv struct {
 	runtime Runtime
 	volumes Volumes
-	cgroups Cgroups // nil: pods have no cgroups of their own
-	users   Users   // nil: no pod has users of its own
-	devices Devices // nil: no plugin serves devices
-	claims  Claims  // nil: no driver prepares claims
+	cgroups Cgroups           // nil: pods have no cgroups of their own
+	users   Users             // nil: no pod has users of its own
+	devices Devices           // nil: no plugin serves devices
+	cpus    *cpuset.Allocator // nil: no policy allocates exclusive CPUs or NUMA memory
+	claims  Claims            // nil: no driver prepares claims
 	records Records
 	hooks   hookRunner
 	board   *activity.Board // nil: activities are not noted
@@ -60,6 +62,7 @@ func newWorkerEnv(cfg Config, reports chan<- report) *workerEnv {
 		cgroups: cfg.Cgroups,
 		users:   cfg.Users,
 		devices: cfg.Devices,
+		cpus:    cfg.CPUs,
 		claims:  cfg.Claims,
 		records: cfg.Records,
 		hooks:   cfg.Prober,

@@ -57,6 +57,9 @@ type DeviceRequest struct {
 	Have map[string][]DeviceAllocation
 	// Replaces says that the container replaces one of the same spec.
 	Replaces bool
+	// Near are the NUMA nodes of the container's exclusive CPUs and NUMA memory. It gets devices of these
+	// nodes first. It is empty if the topology policy aligns nothing.
+	Near []int
 }
 
 // DeviceHolder is a pod whose containers have devices.
