@@ -72,7 +72,7 @@ func (p *program) look(own slog.Level) look.Config {
 	return look.Config{
 		Config: p.cfg, PolicyGiven: p.origins["source-policy"].Kind == "flag", Stdin: p.in, Owners: trustedOwners(p.env),
 		UserAgent: "nodectl/" + readVersion().Version, Notice: func(text string) { p.say(p.err.Notice(text)) },
-		Patience: runtimePatience, Log: p.logger(own), RuntimeLog: p.logger(slog.LevelWarn),
+		RuntimeTimeout: runtimePatience, Log: p.logger(own), RuntimeLog: p.logger(slog.LevelWarn),
 	}
 }
 

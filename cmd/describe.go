@@ -160,7 +160,7 @@ func (p *program) describePods(cmd *cobra.Command, c *client.Client, namespace, 
 				return err
 			}
 		}
-		if err := p.out.print(ui.DescribePod(it, ui.ObjectEvents{Events: about, Known: known, Show: events}, time.Now())); err != nil {
+		if err := p.out.print(ui.DescribePod(it, ui.ObjectEvents{Events: about, Known: known, Wanted: events}, time.Now())); err != nil {
 			return err
 		}
 	}
@@ -206,7 +206,7 @@ func (p *program) describeWorkloads(cmd *cobra.Command, c *client.Client, k work
 		return unanswered(err)
 	}
 	for i, w := range some {
-		happened := ui.ObjectEvents{Show: events}
+		happened := ui.ObjectEvents{Wanted: events}
 		if events {
 			happened.Events, err = eventsAbout(ctx, c, w.Kind, w.Object.GetNamespace(), w.Object.GetName(), "")
 			happened.Known = err == nil
@@ -237,7 +237,7 @@ func (p *program) describeNode(cmd *cobra.Command, c *client.Client, names []str
 	if err != nil {
 		return unanswered(err)
 	}
-	happened := ui.ObjectEvents{Show: events}
+	happened := ui.ObjectEvents{Wanted: events}
 	if events {
 		happened.Events, err = eventsAbout(ctx, c, "Node", "", node.Name, "")
 		happened.Known = err == nil

@@ -128,7 +128,7 @@ func (p *program) pods(ctx context.Context, c *client.Client) ([]v1.Pod, error) 
 }
 
 // watchPods prints the current pods, then each change.
-func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, pick client.Pick) error {
+func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, pick client.PodSelector) error {
 	ctx, stop := untilClosed(ctx, p.out.file)
 	defer stop()
 	flow := p.out.Flow(f.columns)

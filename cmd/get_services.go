@@ -132,7 +132,7 @@ func (p *program) describeServices(cmd *cobra.Command, c *client.Client, namespa
 	}
 	var parts []string
 	for _, it := range items {
-		h := ui.ObjectEvents{Show: events}
+		h := ui.ObjectEvents{Wanted: events}
 		if events {
 			h.Events, err = eventsAbout(cmd.Context(), c, "Service", it.Service.Namespace, it.Service.Name, "")
 			h.Known = err == nil

@@ -236,7 +236,7 @@ func (g goal) podMet(it *v1.Pod) bool {
 }
 
 // waitPods waits for pods, and prints each pod that reaches the goal. left are the other pods.
-func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k client.Pick) (left []string, err error) {
+func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k client.PodSelector) (left []string, err error) {
 	all, err := c.Pods(ctx)
 	for client.IsRefused(err, http.StatusServiceUnavailable) && ctx.Err() == nil { // the agent has just started, or is stopping
 		select {
@@ -300,7 +300,7 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k clie
 type waiting struct {
 	p    *program
 	goal goal
-	pick client.Pick
+	pick client.PodSelector
 	open map[string]string // pods/NAME by UID; for create, by the name that the user gave
 }
 

@@ -29,7 +29,7 @@ type summary struct {
 	lanes     []lane
 	busy      int // percent of all CPUs while the jobs ran, also for other programs
 	results   []result
-	compiled  bool // all packages: those without a binary have no result
+	compiled  bool     // all packages: those without a binary have no result
 	binaries  []string // of the tests, relative to bin/test
 }
 

@@ -8,7 +8,7 @@
 //		return
 //	}
 //
-// The one rule: no clock of its own, and no state except that of a Pace. The caller decides which events
+// The package reads no clock, and only a Pace has state. The caller decides which events
 // are failures, and when the wait begins again with the first one.
 package backoff
 

@@ -1,7 +1,7 @@
 // Package bootid reads the kernel's ID of the current boot. Files of an agent use it to tell state
 // that a reboot removes, such as mounts, processes and cgroups, from state that stays.
 //
-// The one rule: an unknown ID is an error, never an empty text. A caller that goes on without an ID treats
+// An unknown ID is an error, never an empty text. A caller that goes on without an ID treats
 // such state as that of another boot.
 package bootid
 

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/cpuset"
 	"github.com/nodectl/nodectl/pkg/pod"
 )

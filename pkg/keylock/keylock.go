@@ -1,7 +1,7 @@
 // Package keylock has locks by key: one operation at a time works on one volume, claim or directory, and
 // operations on others do not wait for it.
 //
-// The one rule: a wait ends with its context, since an operation may hang. Only locks that are held or
+// A wait ends with its context, since an operation may hang. Only locks that are held or
 // waited for are kept.
 package keylock
 

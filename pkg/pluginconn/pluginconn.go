@@ -1,7 +1,7 @@
 // Package pluginconn connects to plugins of the node on their sockets: device plugins, CSI drivers and
 // DRA drivers.
 //
-// The one rule: a plugin may lie and flood. The size of its answers is limited, and that of its texts in
+// A plugin may lie and flood. So the size of its answers is limited, and that of its texts in
 // events and logs. A path that is not a socket, such as a link, is refused.
 package pluginconn
 

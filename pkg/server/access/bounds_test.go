@@ -178,7 +178,7 @@ func TestAuthorities_FileIsGone_IsLoggedSeldom(t *testing.T) {
 		}
 		for range 60 {
 			time.Sleep(rereadAfter)
-			if pool, _ := a.now(time.Now()); pool == nil {
+			if pool, _ := a.current(time.Now()); pool == nil {
 				t.Fatal("the authorities are gone")
 			}
 		}
