@@ -245,7 +245,8 @@ func (b *Balancer) updateList() {
 			list = append(list, e.pod)
 		}
 	}
-	b.list = append(list, rest...)
+	list = append(list, rest...)
+	b.list = list
 	clear(b.changed)
 }
 

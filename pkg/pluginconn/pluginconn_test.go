@@ -48,7 +48,7 @@ func TestShortError_TextIsLong_CodeStays(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(got.Error()), status.Code(got))
 	}
 	for _, err := range []error{status.Error(codes.Internal, "x"), errors.New(strings.Repeat("x", 2*MaxText))} {
-		if got := ShortError(err); got != err { //nolint:errorlint // the same error
+		if got := ShortError(err); got != err {
 			t.Errorf("%v becomes %v", err, got)
 		}
 	}

@@ -108,18 +108,18 @@ func (a agent) run(t *testing.T) (k *Supervisor, leave func()) {
 }
 
 // begin makes the server run, and waits for it.
-func (k *Supervisor) begin(t *testing.T) error {
-	k.Enable()
-	return k.Ensure(t.Context())
+func (s *Supervisor) begin(t *testing.T) error {
+	s.Enable()
+	return s.Ensure(t.Context())
 }
 
-func (k *Supervisor) pid() int {
-	k.lock()
-	defer k.unlock()
-	if k.child == nil {
+func (s *Supervisor) pid() int {
+	s.lock()
+	defer s.unlock()
+	if s.child == nil {
 		return 0
 	}
-	return k.child.pid
+	return s.child.pid
 }
 
 // state has one Service with this name.
@@ -300,10 +300,10 @@ func TestSupervisor_ServicesUnknown_OtherNamesAreAnswered(t *testing.T) {
 }
 
 // letGo closes the connections to the process, as the end of an agent does.
-func (k *Supervisor) letGo() {
-	k.lock()
-	defer k.unlock()
-	k.release()
+func (s *Supervisor) letGo() {
+	s.lock()
+	defer s.unlock()
+	s.release()
 }
 
 // The process has only the rights that answering needs.
@@ -601,10 +601,10 @@ func TestStop_ProcessRuns_LeavesNothing(t *testing.T) {
 }
 
 // now makes the next attempt due at once.
-func (k *Supervisor) now() {
-	k.lock()
-	defer k.unlock()
-	k.retry = time.Time{}
+func (s *Supervisor) now() {
+	s.lock()
+	defer s.unlock()
+	s.retry = time.Time{}
 }
 
 // If another program has the port, the failure is logged once, and the server does not run until
