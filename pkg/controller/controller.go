@@ -66,7 +66,8 @@ type Config struct {
 	Next func(workload.Input) workload.Decision
 }
 
-// longestWait limits the timer: the wall clock, which may be set, decides what is due.
+// longestWait limits each wait of the timer. The wall clock decides when a step is due, and an
+// administrator may set it meanwhile.
 const longestWait = time.Minute
 
 // adoptTimeout is how long a decision that removes pods waits for the engine's first reports of the

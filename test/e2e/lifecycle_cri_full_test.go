@@ -132,7 +132,7 @@ func TestC_1_34_ResizeOfARealRuntime(t *testing.T) {
 	b.eventually(func() error {
 		err := b.rt.UpdateContainer(t.Context(), id, b.want, "main")
 		if err == nil || !strings.Contains(err.Error(), "memory limit (16777216) below current usage (") {
-			return fmt.Errorf("a limit below what is used: %v", err)
+			return fmt.Errorf("update of the memory limit to 16Mi, below the current usage: got error %v", err)
 		}
 		return nil
 	})
