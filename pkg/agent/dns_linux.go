@@ -27,9 +27,9 @@ const resolverCheck = 10 * time.Second
 // dnsServer manages the DNS server of this node. The server runs from the first Service until --down or
 // the end of the machine, because pods keep the address of their DNS server.
 type dnsServer struct {
-	cfg     Config
-	keeper  *process.Supervisor // nil: this node has no DNS server of its own
-	bundled bool                // the runtime is the bundled one: pods have addresses of --pod-cidr
+	cfg        Config
+	supervisor *process.Supervisor // nil: this node has no DNS server of its own
+	bundled    bool                // the runtime is the bundled one: pods have addresses of --pod-cidr
 
 	// retiring says that the configuration turns the server off. The server of an earlier agent then
 	// continues for the pods in users, by UID, because the resolver of a running pod does not change.
@@ -51,8 +51,8 @@ func newDNSServer(cfg Config) *dnsServer {
 	n.readResolver()
 	settings, ok := dnsProcess(cfg)
 	on := cfg.OwnDNS() && ok
-	if keeper := process.New(settings); on || keeper.HasRun() {
-		n.keeper, n.retiring = keeper, !on
+	if supervisor := process.New(settings); on || supervisor.HasRun() {
+		n.supervisor, n.retiring = supervisor, !on
 	}
 	return n
 }
@@ -72,8 +72,8 @@ func dnsProcess(cfg Config) (c process.Config, ok bool) {
 
 // need starts the server, and keeps it running. It does not wait.
 func (n *dnsServer) need() {
-	if n.keeper != nil {
-		n.keeper.Enable()
+	if n.supervisor != nil {
+		n.supervisor.Enable()
 	}
 }
 
@@ -83,20 +83,20 @@ const dnsStartTimeout = 10 * time.Second
 // servers returns the address of the server and the domain for new pods; nothing if no server runs. It
 // waits for a server that starts. It implements cri.Config.OwnDNS.
 func (n *dnsServer) servers() (servers []string, domain string) {
-	if n.keeper == nil || n.retiring {
+	if n.supervisor == nil || n.retiring {
 		return nil, ""
 	}
 	ctx, stop := context.WithTimeout(context.Background(), dnsStartTimeout) // the caller has no context
 	defer stop()
-	_ = n.keeper.Ensure(ctx) // the Supervisor logs a failure, and retries
-	return n.keeper.Servers(), n.domain()
+	_ = n.supervisor.Ensure(ctx) // the Supervisor logs a failure, and retries
+	return n.supervisor.Servers(), n.domain()
 }
 
 func (n *dnsServer) domain() string { return cmp.Or(n.cfg.ClusterDomain, config.DefaultDomain) }
 
 // setServices replaces the Services with DNS names. complete says that no Service can be missing.
 func (n *dnsServer) setServices(all []dns.Service, complete bool) {
-	if n.keeper == nil {
+	if n.supervisor == nil {
 		return
 	}
 	n.mu.Lock()
@@ -120,9 +120,9 @@ func (n *dnsServer) push() {
 	if n.cfg.ResolvConf != "" { // with "", pods do not use name servers of the node
 		others = withIndexes(dns.Upstreams(string(n.resolver), own))
 	}
-	set := n.keeper.SetFirst
+	set := n.supervisor.SetFirst
 	if n.read {
-		set = n.keeper.SetState
+		set = n.supervisor.SetState
 	}
 	set(server.State{
 		Config: dns.Config{Domain: n.domain(), Ranges: n.ranges(), Servers: own, Serial: n.serial},
@@ -155,20 +155,20 @@ func (n *dnsServer) ranges() []netip.Prefix {
 // the pods of this node. If the configuration turns the server off, it continues until these pods are
 // gone.
 func (n *dnsServer) resume(records func() ([]pod.Record, error)) {
-	if n.keeper == nil {
+	if n.supervisor == nil {
 		return
 	}
-	if !n.keeper.HasRun() {
+	if !n.supervisor.HasRun() {
 		if n.retiring { // it ended after newDNSServer
-			n.keeper = nil
+			n.supervisor = nil
 		}
 		return
 	}
 	if n.retiring {
 		n.records = records
-		if n.keeper.HasMoved() || !n.findUsers() {
+		if n.supervisor.HasMoved() || !n.findUsers() {
 			n.retire()
-			n.keeper = nil
+			n.supervisor = nil
 			return
 		}
 		n.cfg.Log.Warn("The DNS server is turned off; the server of an earlier agent continues until the pods that may use it are gone", "pods", len(n.users))
@@ -206,14 +206,14 @@ func (n *dnsServer) retire() {
 // run keeps the process running until ctx ends. The process then continues, unless it is turned off
 // and no pod is left that may use it.
 func (n *dnsServer) run(ctx context.Context) {
-	if n.keeper == nil {
+	if n.supervisor == nil {
 		return
 	}
 	keeping, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	wg.Go(func() { n.keeper.Run(keeping) })
+	wg.Go(func() { n.supervisor.Run(keeping) })
 	for {
 		select {
 		case <-time.After(resolverCheck):
@@ -248,7 +248,7 @@ func (n *dnsServer) readResolver() (changed bool) {
 
 // counts returns the newest counters of the process, by the kind of answer.
 func (n *dnsServer) counts() map[string]uint64 {
-	c := n.keeper.Counts()
+	c := n.supervisor.Counts()
 	return map[string]uint64{
 		"zone": c.Zone, "forwarded": c.Forwarded, "cached": c.Cached, "failed": c.Failed, "refused": c.Refused, "malformed": c.Malformed,
 	}

@@ -55,7 +55,7 @@ func TestDNSServer_TurnedOff_ServesUntilItsPodsAreGone(t *testing.T) {
 		n, record := usedNames(t, off)
 		pods, failure := []pod.Record{{UID: "old"}}, error(nil)
 		n.resume(func() ([]pod.Record, error) { return pods, failure })
-		if n.keeper == nil || !n.retiring {
+		if n.supervisor == nil || !n.retiring {
 			t.Fatalf("%s: the server is not kept for the pod that may use it", name)
 		}
 		if servers, _ := n.servers(); len(servers) > 0 {
@@ -94,8 +94,8 @@ func TestDNSServer_TurnedOffWithoutUsers_EndsAtStart(t *testing.T) {
 	} {
 		n, record := usedNames(t, c.set)
 		n.resume(func() ([]pod.Record, error) { return c.pods, nil })
-		if (n.keeper != nil) != c.want {
-			t.Errorf("%s: kept: %t, want %t", name, n.keeper != nil, c.want)
+		if (n.supervisor != nil) != c.want {
+			t.Errorf("%s: kept: %t, want %t", name, n.supervisor != nil, c.want)
 		}
 		wantRecord(t, record, c.want)
 	}
@@ -107,7 +107,7 @@ func TestDNSServer_TurnedOffAndEndsAtStart_IsForgotten(t *testing.T) {
 	n, _ := usedNames(t, func(c *config.Config) { c.Kubeconfig = "/nowhere" })
 	n.retire()
 	n.resume(func() ([]pod.Record, error) { return nil, nil })
-	if n.keeper != nil {
+	if n.supervisor != nil {
 		t.Error("the agent keeps a server that has ended")
 	}
 }

@@ -64,7 +64,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log.Warn("Failed to create the directory of the local socket", "error", err)
 	}
 	a.dns.resume(a.state.records.All)
-	if a.dns.keeper != nil {
+	if a.dns.supervisor != nil {
 		a.metrics.DNS(a.dns.counts)
 	}
 	return s.run(ctx, answers)
