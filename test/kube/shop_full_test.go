@@ -94,9 +94,26 @@ spec:
 `, claim, dir)
 }
 
-// TestShop_OnACluster: the files of examples/shop run on a machine, which then joins a cluster; with its
-// data, and unchanged, the same files run there on the nodectl node. Pods find one another by the names
-// of Services. Every component is killed and comes back, in any order, and the page is served without
+// shopWithSlowProxy returns a copy of examples/shop whose web pods end half a minute after their deletion
+// instead of two seconds. On a busy machine the EndpointSlice controller and kube-proxy need more than
+// two seconds to learn of the deletion, and send visits to the pod until then.
+func (w *world) shopWithSlowProxy() (dir string) {
+	w.Helper()
+	dir = w.TempDir()
+	web := filepath.Join(dir, "web.yaml")
+	err := os.CopyFS(dir, os.DirFS(filepath.Join(node.Repo(), "examples/shop")))
+	text, bad := os.ReadFile(web)
+	longer := strings.NewReplacer("sleep: {seconds: 2}", "sleep: {seconds: 30}", "terminationGracePeriodSeconds: 10", "terminationGracePeriodSeconds: 60").Replace(string(text))
+	err = errors.Join(err, bad, os.WriteFile(web, []byte(longer), 0o600))
+	if err != nil || strings.Count(longer, "seconds: 30}")+strings.Count(longer, "Seconds: 60") != 2 {
+		w.Fatalf("%v: no preStop hook is longer in\n%s", err, longer)
+	}
+	return dir
+}
+
+// TestShop_OnACluster: the files of examples/shop run on a machine, which then joins a cluster. The same
+// files run there on the nodectl node with their data, but with a longer preStop hook. Pods find one
+// another by the names of Services. Every component is killed and comes back, in any order, and the page is served without
 // interruption. The database keeps its data when its pod is replaced, a new version is rolled out
 // without a failed visit, and a Job of the CronJob makes a backup.
 //
@@ -120,7 +137,7 @@ func TestShop_OnACluster(t *testing.T) {
 	w.serve("--cluster-dns", dnsAddress, "--workloads", "stop")
 	proxy := w.cluster.KubeProxy(t, w.name)
 	w.apply(dnsManifests + "---\n" + shopDisk("data-shop-db-0", data) + shopDisk("shop-backup", backups))
-	w.kubectl("apply", "-f", filepath.Join(node.Repo(), "examples/shop"))
+	w.kubectl("apply", "-f", w.shopWithSlowProxy())
 	w.kubectl("patch", "cronjob", "shop-backup", "-p", `{"spec": {"suspend": true}}`) // it may be due
 	w.awaitRollout("statefulset/shop-db")
 	w.awaitOutput("True", "get", "job", "shop-migrate", "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].status}`)
@@ -219,7 +236,9 @@ func (w *world) shopChanges(page func() (string, error), revive func()) {
 	})
 	w.kubectl("patch", "configmap", "shop", "--type=merge", "-p", `{"data": {"page.html": "{{.Version}}<ul>{{range .Items}}<li>{{.}}</li>{{end}}</ul>\n"}}`)
 	shows("1<ul><li>apples</li><li>bread</li><li>cheese</li></ul>")
-	w.awaitRollout("deployment/shop-web") // the front end may have lost its database for a moment
+	// Pods that were without their database can turn unready after it has returned: a probe sees it late.
+	w.kubectl("rollout", "restart", "deployment/shop-web")
+	w.awaitRollout("deployment/shop-web")
 	w.kubectl("set", "env", "deployment/shop-web", "-c", "web", "VERSION=2")
 	w.await(func() error {
 		revive()
