@@ -165,7 +165,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Int("event-qps", d.EventQPS, "events per second; 0 means no limit")
 	f.Int("event-burst", d.EventBurst, "burst of events")
 	f.StringSlice("eviction-hard", d.EvictionHard, "thresholds below which the node removes unused data, then evicts pods: memory.available<100Mi,...")
-	f.StringSlice("eviction-soft", d.EvictionSoft, "thresholds that evict pods once met for a grace period: memory.available<1Gi,...")
+	f.StringSlice("eviction-soft", d.EvictionSoft, "thresholds that evict pods after a grace period: memory.available<1Gi,...")
 	f.StringSlice("eviction-soft-grace-period", d.EvictionSoftGracePeriod, "grace periods of soft thresholds: memory.available=1m30s,...")
 	f.StringSlice("eviction-minimum-reclaim", d.EvictionMinimumReclaim, "amount to free beyond a threshold: imagefs.available=2Gi,...")
 	f.Int("eviction-max-pod-grace-period", d.EvictionMaxPodGracePeriod, "maximum grace period of a pod that a soft threshold evicts, in seconds")
@@ -189,7 +189,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Bool("enable-system-log-query", d.EnableSystemLogQuery, "also serve the logs of services from the journal (/logs/?query=NAME)")
 	f.Bool("contention-profiling", d.ContentionProfiling, "record where goroutines block, for the profile named block")
 	f.String("healthz-bind-address", d.HealthzBindAddress, "IP address of --healthz-port")
-	f.Int("healthz-port", d.HealthzPort, "port that serves only /healthz, without TLS; 0 means none")
+	f.Int("healthz-port", d.HealthzPort, "port that serves only /healthz, /livez and /readyz, without TLS; 0 means none")
 	f.Bool("protect-kernel-defaults", d.ProtectKernelDefaults, "do not start if kernel settings differ from those a node needs")
 	f.Bool("fail-swap-on", d.FailSwapOn, "do not start if swap is on")
 	f.Bool("fail-cgroup-v1", d.FailCgroupV1, "do not start on cgroup v1")
@@ -233,7 +233,7 @@ func settingFlags() *pflag.FlagSet {
 		{"config", "FILE"}, {"log-level", "LEVEL"}, {"color", "WHEN"}, {"root-dir", "DIR"}, {"runtime-endpoint", "SOCKET"},
 		{"pod-logs-dir", "DIR"}, {"cgroup-root", "PATH"}, {"node-name", "NAME"}, {"filename", "PATH"},
 		{"manifest-url-header", "HEADER"}, {"manifest-url-header-file", "FILE"}, {"validate", "HOW"}, {"source-policy", "FILE"},
-		{"image-dir", "DIR"}, {"pod-cidr", "NETWORK"}, {"service-cidr", "NETWORKS"},
+		{"image-dir", "DIR"}, {"image-gc-high-threshold", "PERCENT"}, {"image-gc-low-threshold", "PERCENT"}, {"pod-cidr", "NETWORK"}, {"service-cidr", "NETWORKS"},
 		{"image-credential-provider-config", "PATH"}, {"image-credential-provider-bin-dir", "DIR"},
 		{"manifest-url-cacert", "FILE"}, {"manifest-url-cert", "FILE"}, {"manifest-url-key", "FILE"},
 		{"run-dir", "DIR"}, {"kubelet-dir", "DIR"}, {"bootstrap-kubeconfig", "FILE"}, {"cert-dir", "DIR"}, {"node-ip", "ADDRESSES"}, {"provider-id", "ID"}, {"eviction-hard", "THRESHOLDS"},

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 )
 
 // genCommand is hidden: it writes the files under completions/ and man/ that
@@ -48,5 +50,27 @@ func generate(root *cobra.Command, dir string) error {
 	// A fixed date: the pages change when the commands do, not every month.
 	date := time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 	root.DisableAutoGenTag = true
+	escapeFlags(root)
 	return doc.GenManTree(root, &doc.GenManHeader{Title: "NODECTL", Section: "1", Date: &date, Source: "nodectl", Manual: "nodectl"}, filepath.Join(dir, "man"))
+}
+
+// escapeFlags escapes the angle brackets in the descriptions and defaults of all flags. The generator
+// of man pages reads both as Markdown: it drops <100Mi as an HTML tag.
+func escapeFlags(c *cobra.Command) {
+	seen := map[*pflag.Flag]bool{} // commands share flags
+	var escape func(c *cobra.Command)
+	escape = func(c *cobra.Command) {
+		for _, set := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+			set.VisitAll(func(f *pflag.Flag) {
+				if !seen[f] {
+					seen[f] = true
+					f.Usage, f.DefValue = strings.ReplaceAll(f.Usage, "<", `\<`), strings.ReplaceAll(f.DefValue, "<", `\<`)
+				}
+			})
+		}
+		for _, sub := range c.Commands() {
+			escape(sub)
+		}
+	}
+	escape(c)
 }
