@@ -86,7 +86,7 @@ func imageWordsFor(images []ui.ImageItem, args []string, word string) (words []s
 func podWordsFor(pods []v1.Pod, args []string, word string) (words []string) {
 	kind, rest, slash := strings.Cut(word, "/")
 	prefix := ""
-	if slash && slices.Contains(client.PodWords(), kind) {
+	if slash && slices.Contains(client.PodPrefixes(), kind) {
 		prefix, word = kind+"/", rest
 	}
 	for i := range pods {

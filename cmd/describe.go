@@ -50,7 +50,7 @@ statefulset, daemonset, replicaset, job, cronjob, service and node.`,
 			}
 			return p.workloadNames(cmd, k, prefix), cobra.ShellCompDirectiveNoFileComp
 		}
-		if len(args) > 0 && !slices.Contains(client.PodWords(), args[0]) {
+		if len(args) > 0 && !slices.Contains(client.PodPrefixes(), args[0]) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return podWordsFor(p.podsNow(cmd), args, word), cobra.ShellCompDirectiveNoFileComp
@@ -86,7 +86,7 @@ func kindAndNames(args []string) (kind string, names []string, err error) {
 	}
 	kindOf := func(text string) (string, error) {
 		switch {
-		case slices.Contains(client.PodWords(), text):
+		case slices.Contains(client.PodPrefixes(), text):
 			return "pod", nil
 		case slices.Contains([]string{"node", "nodes", "no"}, text):
 			return "node", nil
@@ -160,7 +160,7 @@ func (p *program) describePods(cmd *cobra.Command, c *client.Client, namespace, 
 				return err
 			}
 		}
-		if err := p.out.print(ui.DescribePod(it, ui.ObjectEvents{Events: about, Known: known, Wanted: events}, time.Now())); err != nil {
+		if err := p.out.print(ui.DescribePod(it, ui.ObjectEvents{Events: about, Available: known, Requested: events}, time.Now())); err != nil {
 			return err
 		}
 	}
@@ -206,10 +206,10 @@ func (p *program) describeWorkloads(cmd *cobra.Command, c *client.Client, k work
 		return unanswered(err)
 	}
 	for i, w := range some {
-		happened := ui.ObjectEvents{Wanted: events}
+		happened := ui.ObjectEvents{Requested: events}
 		if events {
 			happened.Events, err = eventsAbout(ctx, c, w.Kind, w.Object.GetNamespace(), w.Object.GetName(), "")
-			happened.Known = err == nil
+			happened.Available = err == nil
 		}
 		text := ui.DescribeWorkload(w, podsOfWorkload(w, all, pods), all, happened, time.Now())
 		if i > 0 {
@@ -237,10 +237,10 @@ func (p *program) describeNode(cmd *cobra.Command, c *client.Client, names []str
 	if err != nil {
 		return unanswered(err)
 	}
-	happened := ui.ObjectEvents{Wanted: events}
+	happened := ui.ObjectEvents{Requested: events}
 	if events {
 		happened.Events, err = eventsAbout(ctx, c, "Node", "", node.Name, "")
-		happened.Known = err == nil
+		happened.Available = err == nil
 	}
 	return p.out.print(ui.DescribeNode(node, pods, happened, time.Now()))
 }

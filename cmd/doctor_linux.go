@@ -49,15 +49,15 @@ Benchmark for worker nodes, each with its evidence.`,
 	p.addSettings(cmd.Flags(), serveSettings())
 	p.addKubeletFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		f := doctor.Look(cmd.Context(), p.look(slog.LevelWarn).DoctorConfig(p.configFiles, p.origins["node-name"].Kind != "default"), time.Now())
-		f.Runtime = p.look(slog.LevelWarn).AskRuntime(cmd.Context())
+		f := doctor.ReadFacts(cmd.Context(), p.look(slog.LevelWarn).DoctorConfig(p.configFiles, p.origins["node-name"].Kind != "default"), time.Now())
+		f.Runtime = p.look(slog.LevelWarn).RuntimeFacts(cmd.Context())
 		if f.UID == 0 { // only root can read the owner of a cgroup
 			f.Cgroup.Foreign = agent.ForeignCgroup(p.cfg, f.Runtime.Systemd || !f.Runtime.Driver && !f.Runtime.Bundled && f.Systemd)
 		}
 		if cmd.Context().Err() != nil {
 			return context.Cause(cmd.Context())
 		}
-		report := doctorReport{Document: ui.Document{APIVersion: ui.APIVersion, Kind: "DoctorReport"}, Checked: doctor.Checked(), Findings: doctor.Examine(f)}
+		report := doctorReport{Document: ui.Document{APIVersion: ui.APIVersion, Kind: "DoctorReport"}, Checked: doctor.CheckCount(), Findings: doctor.Examine(f)}
 		report.Healthy = doctor.Healthy(report.Findings)
 		if *cis {
 			report.Benchmark, report.CIS = doctor.Benchmark(), doctor.CIS(f)

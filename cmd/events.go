@@ -163,7 +163,7 @@ func (f eventFlags) filter() (func(*v1.Event) bool, error) {
 	case f.about == "":
 	case !ok || name == "":
 		return nil, errors.New("--for needs a kind and a name, such as pod/web")
-	case slices.Contains(client.PodWords(), kind):
+	case slices.Contains(client.PodPrefixes(), kind):
 		kind = "Pod"
 	case slices.Contains([]string{"node", "nodes", "no"}, kind):
 		kind = "Node"

@@ -136,7 +136,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 	if err != nil {
 		return unanswered(err)
 	}
-	known := client.NewKnown(there)
+	states := client.NewPodStates(there)
 	first, _ := pick.Select(there)
 	if !f.watchOnly {
 		if err := p.printChanges(f, flow, first, "ADDED"); err != nil {
@@ -152,7 +152,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 			return unanswered(err)
 		}
 		followed = true
-		if ok, _ := pick.Matches(change.Object); !ok || !known.IsNew(change) {
+		if ok, _ := pick.Matches(change.Object); !ok || !states.IsNew(change) {
 			continue
 		}
 		if err := p.printChanges(f, flow, []v1.Pod{*change.Object}, change.Type); err != nil {

@@ -132,10 +132,10 @@ func (p *program) describeServices(cmd *cobra.Command, c *client.Client, namespa
 	}
 	var parts []string
 	for _, it := range items {
-		h := ui.ObjectEvents{Wanted: events}
+		h := ui.ObjectEvents{Requested: events}
 		if events {
 			h.Events, err = eventsAbout(cmd.Context(), c, "Service", it.Service.Namespace, it.Service.Name, "")
-			h.Known = err == nil
+			h.Available = err == nil
 		}
 		parts = append(parts, ui.DescribeService(it, h, time.Now()))
 	}

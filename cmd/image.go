@@ -118,7 +118,7 @@ an archive stay until a user removes them.`,
 		Example: "  nodectl image load shop.tar",
 	}
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
-		images, err := agent.LookAtImages(cmd.Context(), p.agentConfig(slog.LevelWarn))
+		images, err := agent.OpenImagesReadOnly(cmd.Context(), p.agentConfig(slog.LevelWarn))
 		if err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ output if that is not a terminal. "nodectl image load", docker load and
 			return failed(exitUsage, errors.New("cannot write an archive to a terminal"), "-o FILE writes it to a file")
 		}
 		ctx := cmd.Context()
-		images, err := agent.LookAtImages(ctx, p.agentConfig(slog.LevelWarn))
+		images, err := agent.OpenImagesReadOnly(ctx, p.agentConfig(slog.LevelWarn))
 		if err != nil {
 			return err
 		}
@@ -270,7 +270,7 @@ func (p *program) forecastReclaim(ctx context.Context, assume []string) (server.
 
 // lookAtImages returns the images that the runtime of this node lists.
 func (p *program) lookAtImages(ctx context.Context) ([]ui.ImageItem, error) {
-	images, err := agent.LookAtImages(ctx, p.agentConfig(slog.LevelWarn))
+	images, err := agent.OpenImagesReadOnly(ctx, p.agentConfig(slog.LevelWarn))
 	if err != nil {
 		return nil, err
 	}

@@ -49,8 +49,8 @@ type program struct {
 
 	serving bool // the command is serve: its log may use standard output
 
-	given look.Given  // the user's spelling of the paths of sources
-	debug atomic.Bool // all loggers log debug messages
+	given look.WrittenPaths // the user's spelling of the paths of sources
+	debug atomic.Bool       // all loggers log debug messages
 }
 
 func newProgram(in, out, err *os.File, env func(string) string) *program {

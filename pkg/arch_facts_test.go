@@ -32,7 +32,7 @@ var facts = []struct {
 		},
 	},
 	{
-		"what a new instance begins with", "pkg/pod", []string{"Record.Begin", "Record.CatchUp", "Spec.Acknowledged"},
+		"what a new instance begins with", "pkg/pod", []string{"Record.Begin", "Record.AdoptNewerInstance", "Spec.Acknowledged"},
 		[]string{"pkg/record"}, // stores it
 		func(n ast.Node) bool { // the start of the previous stop is cleared
 			set, ok := n.(*ast.AssignStmt)

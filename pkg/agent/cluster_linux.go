@@ -108,7 +108,7 @@ func (a *Agent) join() (*member, error) {
 	m.presence, err = nodeapi.New(nodeapi.Config{
 		REST: a.api.rest(a.metrics), Observer: a.observer, Labels: cfg.Labels(), Register: cfg.RegisterNode,
 		UpdateFrequency: cfg.NodeStatusUpdateFrequency, ReportFrequency: cfg.NodeStatusReportFrequency, LeaseDuration: cfg.NodeLeaseDuration,
-		Event: a.nodeEvents(m), Seen: func(n *v1.Node) { a.nodeSeen(m, n) },
+		Event: a.nodeEvents(m), OnNode: func(n *v1.Node) { a.nodeSeen(m, n) },
 		Await: m.client.Await, Epoch: m.client.Epoch, Log: a.log,
 	})
 	if err != nil {
@@ -153,7 +153,7 @@ func (m *member) source(a *Agent, live func() *feed.Live) *look.API {
 		return nil
 	}
 	return &look.API{
-		Reader: a.api.reader, Seen: m.sink.Seen,
+		Reader: a.api.reader, OnPod: m.sink.ObservePod,
 		Rejected: func(o *v1.Pod, problems []pod.Problem) {
 			if is, ok := live().Pod(pod.KeyOf(o)); ok && is.UID != o.UID {
 				return // a pod of another source has this name, and its status is reported

@@ -33,7 +33,7 @@ func readCPUs(cfg Config, f node.Facts, sys fs.FS) (*cpuset.Allocator, error) {
 	}
 	system, kube := cfg.Reserved()
 	reserved := v1.ResourceList{}
-	for _, list := range []v1.ResourceList{system, kube, f.Spared(cfg.Thresholds())} {
+	for _, list := range []v1.ResourceList{system, kube, f.HardEvictionReservation(cfg.Thresholds())} {
 		for name, q := range list {
 			sum := reserved[name]
 			sum.Add(q)

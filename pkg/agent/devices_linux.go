@@ -30,7 +30,7 @@ func newDevices(cfg Config, m *metrics.Metrics, handlers map[string]device.Handl
 // newPodResources returns the kubelet's service podresources.
 func (a *Agent) newPodResources(pods func() []v1.Pod) *device.PodResources {
 	c := device.ResourcesConfig{
-		Dir: a.cfg.Plugins(), Pods: pods, Allocations: a.runtime.Allocations, Devices: a.devices.Resources, Asked: a.metrics.PodResourcesAsked,
+		Dir: a.cfg.Plugins(), Pods: pods, Allocations: a.runtime.Allocations, Devices: a.devices.Resources, OnRequest: a.metrics.PodResourcesRequested,
 	}
 	if a.host.cpus != nil {
 		c.CPUs, c.Memory = a.host.cpus.Allocatable()

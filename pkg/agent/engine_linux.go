@@ -65,7 +65,7 @@ func (a *Agent) newEngine(config *podconfig.PodConfig, rules look.Rules, to rece
 		NodeSeen:           to.node,
 		Synced:             to.synced,
 		Workloads:          to.workloads,
-		Worked:             a.metrics.Worked,
+		PodWorkerDuration:  a.metrics.PodWorkerDuration,
 		WorkerStarted:      a.metrics.WorkerStarted,
 		NoClusterDNS:       cfg.Kubeconfig != "" && len(cfg.ClusterDNS) == 0,
 		Log:                a.log,

@@ -39,7 +39,7 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 	system, kube := cfg.Reserved()
 	reserved := []v1.ResourceList{system, kube}
 	if cfg.Kubeconfig != "" { // as the kubelet: schedulers expect that eviction thresholds are not allocatable
-		reserved = append(reserved, f.Spared(cfg.Thresholds()))
+		reserved = append(reserved, f.HardEvictionReservation(cfg.Thresholds()))
 	}
 	allocatable, err := f.Allocatable(reserved...)
 	if err != nil {
@@ -123,7 +123,7 @@ const healthTimeout = 100 * time.Millisecond
 func (r *containerRuntime) health() error {
 	ctx, cancel := context.WithTimeout(context.Background(), healthTimeout)
 	defer cancel()
-	if err := r.hints.Beat(ctx); err != nil {
+	if err := r.hints.Healthy(ctx); err != nil {
 		return fmt.Errorf("PLEG is not healthy: %w", err)
 	}
 	return nil

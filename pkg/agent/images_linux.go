@@ -31,9 +31,9 @@ func importsPath(cfg Config) string { return filepath.Join(cfg.RootDir, "images-
 // serving agent.
 func inventoryConfig(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 	return image.InventoryConfig{
-		Stock:    runtime,
+		Runtime:  runtime,
 		File:     filepath.Join(cfg.RootDir, "images-used.json"),
-		Archives: func() []string { return bundle.Imported(importsPath(cfg)) },
+		Archives: func() []string { return bundle.ImportedImages(importsPath(cfg)) },
 		Layers: func(ctx context.Context) (map[string][]reclaim.Layer, error) {
 			parts, err := bundle.Layers(ctx, runtime.ImageEndpoint())
 			all := make(map[string][]reclaim.Layer, len(parts))
@@ -68,7 +68,7 @@ func (a *Agent) newInventory(live *feed.Live, m *member, workloads *controller.C
 	cfg := inventoryConfig(a.cfg, a.runtime.Runtime)
 	cfg.RemoveRecord, cfg.RemoveRecordsExcept = a.runtime.puller.RemoveRecord, a.runtime.puller.RemoveRecordsExcept
 	cfg.Collected = a.metrics.ImageCollected
-	cfg.Known = live.PodsKnown()
+	cfg.PodsKnown = live.PodsKnown()
 	cfg.Desired = func() (map[string][]string, bool) {
 		pods, complete := live.DesiredAndExisting()
 		all := make(map[string][]string, len(pods))
@@ -162,7 +162,7 @@ func imageStatusError(err error) error {
 
 // imageList returns the images for the answer of /v1/images.
 func imageList(ctx context.Context, images *image.Inventory) ([]server.Image, error) {
-	n, _, err := images.Look(ctx)
+	n, _, err := images.Observe(ctx)
 	all := make([]server.Image, 0, len(n.Images))
 	for _, i := range n.Images {
 		all = append(all, server.Image{
@@ -193,9 +193,9 @@ type Images struct {
 	end     func()        // stops the goroutines of OpenImages
 }
 
-// LookAtImages returns the images, to list, save and load them. It writes nothing below the root
-// directory.
-func LookAtImages(ctx context.Context, cfg Config) (*Images, error) {
+// OpenImagesReadOnly returns the images, to list, save and load them. It writes nothing below the
+// root directory.
+func OpenImagesReadOnly(ctx context.Context, cfg Config) (*Images, error) {
 	runtime, err := cfg.Connect(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -215,7 +215,7 @@ func OpenImages(ctx context.Context, cfg Config) (*Images, error) {
 	if err != nil {
 		return nil, err
 	}
-	i, err := LookAtImages(ctx, cfg)
+	i, err := OpenImagesReadOnly(ctx, cfg)
 	if err != nil {
 		unlock()
 		return nil, err
@@ -299,7 +299,7 @@ func (i *Images) Endpoint() string { return i.runtime.ImageEndpoint() }
 // recordedImages returns a function that returns the images of the pods that the last agent ran or
 // would have run, by pod. Its second result is false if some may be missing.
 func recordedImages(cfg Config) func() (map[string][]string, bool) {
-	specs, err := cfg.Needed()
+	specs, err := cfg.DesiredOrRecorded()
 	if err != nil {
 		cfg.Log.Warn("Failed to read the pods of the last agent", "error", err)
 	}

@@ -89,7 +89,7 @@ func (a *Agent) findPlaces(ctx context.Context, running map[pod.ObjectKey]string
 func (a *Agent) runningWorkloads() (pods []*pod.Spec, running map[pod.ObjectKey]string) {
 	const unknown = "no file has it any more"
 	running = map[pod.ObjectKey]string{}
-	err := record.LookWorkloads(a.cfg.RootDir, func(of pod.ObjectKey, _ string, _ []byte) { running[of] = unknown })
+	err := record.ReadWorkloads(a.cfg.RootDir, func(of pod.ObjectKey, _ string, _ []byte) { running[of] = unknown })
 	if err != nil {
 		a.log.Warn("Failed to read some states of workloads", "error", err)
 	}

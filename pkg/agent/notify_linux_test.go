@@ -172,7 +172,7 @@ func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 		}
 		s := superviseNow(t, checks...)
 		expects(manager, 0, "READY=1")
-		time.Sleep(watchdog / checksPerInterval / 2) // between two beats
+		time.Sleep(watchdog / checksPerInterval / 2) // between two checks
 		expects(manager, 2*watchdog/checksPerInterval, "WATCHDOG=1", "WATCHDOG=1")
 		for i, p := range parts {
 			p.dead.Store(true)
@@ -226,8 +226,8 @@ func TestF7_DumpThatCannotBeWritten(t *testing.T) {
 	})
 }
 
-// TestF4_WithoutAWatchdog: the agent sends only READY and STOPPING, and warns about a part
-// that never answers. An agent that is stopped before it is ready sends no READY.
+// TestF4_WithoutAWatchdog: the agent sends only READY and STOPPING, and warns
+// about a part that never answers. An agent that is stopped before it is ready sends no READY.
 //
 // Shows: F4
 func TestF4_WithoutAWatchdog(t *testing.T) {
@@ -301,9 +301,9 @@ func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
 		f, _, e, hints := fedEngine(t, slog.New(stuck))
 		free := sync.OnceFunc(func() { close(stuck.free) })
 		t.Cleanup(free)
-		s := superviseNow(t, e.Beat, hints.Beat)
+		s := superviseNow(t, e.Healthy, hints.Healthy)
 		expects(manager, 0, "READY=1")
-		time.Sleep(watchdog / checksPerInterval / 2) // between two beats
+		time.Sleep(watchdog / checksPerInterval / 2) // between two checks
 		expects(manager, watchdog/checksPerInterval, "WATCHDOG=1")
 		stuck.on.Store(true)
 		f.sets <- source.Snapshot{Revision: 1, Files: source.FilesOf(source.File{File: "/fed/x.yaml", Problems: []pod.Problem{{File: "/fed/x.yaml", Msg: "no pod"}}})}

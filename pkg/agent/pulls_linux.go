@@ -128,7 +128,7 @@ func progressOf(ctx context.Context, downloads *bundle.Downloads, pulls []image.
 	if len(names) == 0 {
 		return nil
 	}
-	progress, _ := downloads.Look(ctx, names) // without progress, the lines show only the time
+	progress, _ := downloads.Progress(ctx, names) // without progress, the lines show only the time
 	return progress
 }
 

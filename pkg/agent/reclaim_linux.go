@@ -130,7 +130,7 @@ func (a nodeActor) Evict(ctx context.Context, key pod.Key, e upkeep.Eviction) er
 // It is for a node without a serving agent. It reads the pods from the runtime and the journal, and
 // changes nothing.
 func ForecastReclaim(ctx context.Context, cfg Config, assume []string) (server.Reclaim, error) {
-	images, err := LookAtImages(ctx, cfg)
+	images, err := OpenImagesReadOnly(ctx, cfg)
 	if err != nil {
 		return server.Reclaim{}, err
 	}

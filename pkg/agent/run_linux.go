@@ -211,7 +211,7 @@ func serveSocket(ctx context.Context, wg *sync.WaitGroup, cfg server.Config, log
 func (a *Agent) newSupervisor(e *engine.Engine, answering <-chan struct{}) *supervisor {
 	return &supervisor{
 		log: a.log, answering: answering,
-		checks: []func(context.Context) error{e.Beat, a.runtime.hints.Beat},
+		checks: []func(context.Context) error{e.Healthy, a.runtime.hints.Healthy},
 		dump:   filepath.Join(a.cfg.RootDir, "goroutines.txt"),
 	}
 }

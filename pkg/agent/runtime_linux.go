@@ -40,7 +40,7 @@ type containerRuntime struct {
 // runtime's events. pleg.PLEG implements it.
 type hints interface {
 	engine.Hints
-	Beat(context.Context) error
+	Healthy(context.Context) error
 }
 
 // openRuntime finds or starts the runtime.

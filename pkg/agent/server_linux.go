@@ -53,7 +53,7 @@ func (s *serving) serverConfig() (c server.Config, err error) {
 	c.Workloads = workloadAnswers{s.workloads, cfg.NodeName, record.NewWorkloads(cfg.RootDir)}
 	c.Allocations = allocations(a.newPodResources(s.live.Pods))
 	c.Configz, c.Counted = cfg.Configz, s.metrics.Request
-	c.Checks = map[string]func(context.Context) error{"syncloop": s.engine.Beat, "pleg": s.runtime.hints.Beat}
+	c.Checks = map[string]func(context.Context) error{"syncloop": s.engine.Healthy, "pleg": s.runtime.hints.Healthy}
 	c.CheckpointDir = filepath.Join(cfg.RootDir, "checkpoints")
 	c.Profiling, c.DebugFlags, c.SetVerbosity = cfg.EnableProfilingHandler, cfg.EnableDebugFlagsHandler, cfg.SetVerbosity
 	if cfg.EnableSystemLogHandler {
@@ -144,7 +144,7 @@ type nodeAnswers struct {
 // Node implements server.Node.
 func (a nodeAnswers) Node(ctx context.Context) (*v1.Node, error) {
 	if a.m == nil {
-		return a.observer.Look(ctx), nil
+		return a.observer.PollNode(ctx), nil
 	}
 	return a.observer.Node(ctx, a.m.presence.Node()), nil
 }
@@ -215,7 +215,7 @@ func statusError(err error) error {
 // control implements server.Control.
 type control struct {
 	*engine.Engine
-	halts *halter
+	halts *haltManager
 }
 
 // Restart implements server.Control.

@@ -77,8 +77,8 @@ func TestWithoutServices_PodsAreLeft_OtherServicesKeepTheirAddresses(t *testing.
 	}
 }
 
-// TestJoinWithoutServices_MachineJoins_RulesGoOnce: without Services or without a cluster, nothing is
-// removed.
+// TestJoinWithoutServices_MachineJoins_RulesGoOnce: without Services or without a cluster,
+// nothing is removed.
 func TestJoinWithoutServices_MachineJoins_RulesGoOnce(t *testing.T) {
 	t.Parallel()
 	a := joining(t, "refuse")

@@ -14,7 +14,7 @@ import (
 // stalled are hints whose drain does not answer.
 type stalled struct{ hints }
 
-func (stalled) Beat(context.Context) error { return errors.New("the drain stands still") }
+func (stalled) Healthy(context.Context) error { return errors.New("the drain stands still") }
 
 // TestF7_ServeAsksEveryPart: serve's watchdog needs both the engine's beat and that of the
 // drain of the runtime's events.

@@ -85,7 +85,7 @@ func (a *Agent) newUpkeep(e *engine.Engine, m *member, images *image.Inventory, 
 // newLevels returns the part that measures the levels of this node.
 func (a *Agent) newLevels() *levels {
 	place := func() string {
-		at, ok := a.groups.PlaceOfAll()
+		at, ok := a.groups.AllPodsCgroup()
 		if !ok || os.Geteuid() != 0 {
 			return ""
 		}
@@ -229,7 +229,7 @@ func (o nodeObserver) Observe(ctx context.Context, disks bool) (n reclaim.Node, 
 	if !disks {
 		return n, err
 	}
-	images, failed := o.images.LookWhole(ctx)
+	images, failed := o.images.ObserveForEviction(ctx)
 	if errors.Is(failed, image.ErrPodsUnknown) {
 		return n, errors.Join(err, failed) // an exited container may be that of an unknown pod
 	}

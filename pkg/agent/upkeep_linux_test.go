@@ -141,10 +141,10 @@ func TestLevels_RuntimeAnsweredOnce_IsNotAskedAgain(t *testing.T) {
 	}
 }
 
-// TestObserve_PodsAndTheirUsage: a pod that began to run after the usage was read is no victim, one
-// that ran before and was not read is. An evicted pod counts as stopping until its volumes are
-// removed. Without usage, or before all pods are observed, no victim can be chosen, also if it is
-// not known either which images are unused.
+// TestObserve_PodsAndTheirUsage: a pod that began to run after the usage was read is no
+// victim, one that ran before and was not read is. An evicted pod counts as stopping until its
+// volumes are removed. Without usage, or before all pods are observed, no victim can be chosen,
+// also if it is not known either which images are unused.
 //
 // Shows: C-1.35.5, C-1.35.6
 func TestObserve_PodsAndTheirUsage(t *testing.T) {
@@ -185,7 +185,7 @@ func TestObserve_PodsAndTheirUsage(t *testing.T) {
 		t.Errorf("not all pods are observed: %s", got)
 	}
 	o.images = image.NewInventory(image.InventoryConfig{
-		Stock: noImages{}, Desired: func() (map[string][]string, bool) { return nil, false },
+		Runtime: noImages{}, Desired: func() (map[string][]string, bool) { return nil, false },
 	})
 	if _, err := o.Observe(t.Context(), true); !errors.Is(err, upkeep.ErrNoVictim) || !errors.Is(err, image.ErrPodsUnknown) {
 		t.Errorf("not all pods are observed, and disks are: %v", err)
@@ -207,7 +207,7 @@ func TestObserve_PodsAndTheirUsage(t *testing.T) {
 }
 
 // noImages is a runtime without images and containers.
-type noImages struct{ image.Stock }
+type noImages struct{ image.InventoryRuntime }
 
 func (noImages) Images(context.Context) ([]pod.Image, error) { return nil, nil }
 

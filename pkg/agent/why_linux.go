@@ -196,7 +196,7 @@ func (e explainer) suspects(ctx context.Context, r *activity.Report, of *v1.Pod)
 		files := slices.ContainsFunc(hanging, func(c activity.Call) bool {
 			return c.Kind == activity.Volume || c.Kind == activity.Log || c.Kind == activity.Record
 		})
-		r.Processes = e.finder.Processes(ctx, suspect.Of{Key: pod.Key{Namespace: r.Namespace, Name: r.Name}, UID: r.UID, Agent: files})
+		r.Processes = e.finder.Processes(ctx, suspect.Target{Key: pod.Key{Namespace: r.Namespace, Name: r.Name}, UID: r.UID, Agent: files})
 	})
 	for _, c := range hanging {
 		if c.Kind == activity.Pull {
@@ -275,7 +275,7 @@ func (e explainer) registry(ctx context.Context, c activity.Call) activity.Regis
 // newExplainer returns the explainer of a serving agent.
 func (a *Agent) newExplainer(live *feed.Live) explainer {
 	answers := func(ctx context.Context, registry string) bool {
-		return image.Answers(ctx, registry, a.cfg.mirrors(registry)...)
+		return image.RegistryAnswers(ctx, registry, a.cfg.mirrors(registry)...)
 	}
 	e := explainer{Agent: a, live: live, finder: suspect.New(), answers: answers, lookup: net.DefaultResolver.LookupHost}
 	if a.api != nil {

@@ -68,8 +68,8 @@ type Tuning struct {
 	// WatchGrace is how much longer a watch may last than it was asked for. After that its
 	// connection counts as dead.
 	WatchGrace time.Duration
-	// Doubt is how long after the server's last message a watch may still continue another.
-	Doubt time.Duration
+	// MaxSilence is how long after the server's last message a watch may still continue another.
+	MaxSilence time.Duration
 	// Permission is how long to wait until the server permits a read.
 	Permission time.Duration
 	// PageSize is how many objects one page of a list has.
@@ -83,7 +83,7 @@ func NewReader(cfg ReaderConfig) *Reader {
 	}
 	return &Reader{cfg: cfg, client: cfg.Client, limit: newLimiter(), Tuning: Tuning{
 		FirstRetry: 800 * time.Millisecond, LastRetry: 30 * time.Second, Returned: 800 * time.Millisecond, Confirm: 2 * time.Second,
-		Watch: 5 * time.Minute, WatchGrace: 15 * time.Second, Doubt: 2 * time.Minute,
+		Watch: 5 * time.Minute, WatchGrace: 15 * time.Second, MaxSilence: 2 * time.Minute,
 		Permission: 5 * time.Second, PageSize: 500,
 	}}
 }

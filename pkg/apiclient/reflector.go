@@ -32,9 +32,9 @@ type Listener struct {
 // Position is where the next watch of a collection begins: after one complete list, and
 // every event since. A list has to come first for the zero value.
 type Position struct {
-	Host  string          // of the server that was listed
-	Heard time.Time       // when that server sent something last
-	epoch context.Context // done when that server's data were set back; nil for never
+	Host        string          // of the server that was listed
+	LastMessage time.Time       // when that server sent something last
+	epoch       context.Context // done when that server's data were set back; nil for never
 }
 
 // Reflect lists c, then watches it, and lists it again whenever a watch may have missed
@@ -82,7 +82,7 @@ func (f *reflector) once(ctx context.Context) (Next, error) {
 			return Continue, err
 		}
 		if f.at.Host != transport.Host() || f.at.epoch.Err() != nil {
-			at := Position{Host: transport.Host(), Heard: time.Now(), epoch: f.client.Epoch()}
+			at := Position{Host: transport.Host(), LastMessage: time.Now(), epoch: f.client.Epoch()}
 			all, err := f.list(ctx, transport)
 			if err != nil {
 				return Continue, err
@@ -135,7 +135,7 @@ func (f *reflector) watch(ctx context.Context, transport *Transport) (next Next,
 			f.at, due = f.Ended(ctx, f.at, e.Err, asked, lasted)
 			return Continue, due, nil
 		}
-		f.at.Heard = time.Now()
+		f.at.LastMessage = time.Now()
 		if version := e.Object.GetResourceVersion(); version != "" {
 			f.version = version
 			f.client.epoch.saw(f.at.epoch, version)
@@ -157,14 +157,14 @@ func (r *Reader) WatchTime() time.Duration {
 }
 
 // Refused returns the position of the next watch after one at p was refused. It stays where the
-// connection was cut, or the server is down or busy. That holds for Tuning.Doubt: a list shows the
-// state of a server that sends nothing else.
+// connection was cut, or the server is down or busy. That holds for Tuning.MaxSilence: a list shows
+// the state of a server that sends nothing else.
 func (r *Reader) Refused(p Position, err error) Position {
 	refused := (*statusError)(nil)
 	switch {
 	case errors.Is(err, errGone), errors.Is(err, errPartial), errors.Is(err, errNotAPI), errors.Is(err, errAbandoned),
 		errors.As(err, &refused) && refused.status != http.StatusTooManyRequests && refused.status < 500,
-		time.Since(p.Heard) > r.Tuning.Doubt:
+		time.Since(p.LastMessage) > r.Tuning.MaxSilence:
 		return Position{}
 	}
 	return p
@@ -178,7 +178,7 @@ func (r *Reader) Ended(ctx context.Context, p Position, err error, asked, lasted
 		err = errAbandoned
 	}
 	if lasted > r.Tuning.WatchGrace { // the connection worked until a moment ago
-		p.Heard = time.Now()
+		p.LastMessage = time.Now()
 	}
 	return r.Refused(p, err), due
 }

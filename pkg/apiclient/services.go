@@ -17,8 +17,8 @@ import (
 type services struct {
 	mu  sync.Mutex  // guards the fields below
 	all *serviceSet // nil: not known
-	// unanswered says that the server did not answer at least once.
-	unanswered bool
+	// unavailable says that the server did not answer at least once.
+	unavailable bool
 }
 
 // serviceSet holds the fields of services that pods' environments show, by namespace and name.
@@ -33,7 +33,7 @@ func (r *Reader) Services(namespace string) ([]*v1.Service, error) {
 	s := &r.services
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all == nil && s.unanswered && r.cfg.ServicesOptional {
+	if s.all == nil && s.unavailable && r.cfg.ServicesOptional {
 		return nil, nil
 	}
 	if s.all == nil {
@@ -47,11 +47,11 @@ func (r *Reader) Services(namespace string) ([]*v1.Service, error) {
 	return out, nil
 }
 
-// Unanswered notes that the server did not answer.
-func (r *Reader) Unanswered() {
+// SetServicesUnavailable notes that the server did not answer a request for Services.
+func (r *Reader) SetServicesUnavailable() {
 	r.services.mu.Lock()
 	defer r.services.mu.Unlock()
-	r.services.unanswered = true
+	r.services.unavailable = true
 }
 
 // ReadServices keeps the services of the server up to date until ctx ends. It calls

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Found is the result of Discover.
-type Found struct {
+// DiscoveredRuntime is the result of Discover.
+type DiscoveredRuntime struct {
 	// Endpoint is the runtime's CRI endpoint; empty if the bundled runtime has to be
 	// started.
 	Endpoint string
@@ -35,7 +35,7 @@ func (e *NoRuntimeError) Error() string {
 // Discover finds the runtime to use. An explicit endpoint is used as it is, whether or not
 // it answers yet. Otherwise it is the first known socket on which CRI answers, else the
 // bundled runtime if the binary contains one, else a *NoRuntimeError.
-func Discover(ctx context.Context, explicit string) (Found, error) {
+func Discover(ctx context.Context, explicit string) (DiscoveredRuntime, error) {
 	return discover(ctx, explicit, []place{
 		{"containerd", "/run/containerd/containerd.sock"},
 		{"cri-o", "/run/crio/crio.sock"},
@@ -46,11 +46,11 @@ func Discover(ctx context.Context, explicit string) (Found, error) {
 // A place is a socket on which a runtime may listen.
 type place struct{ kind, socket string }
 
-func discover(ctx context.Context, explicit string, places []place, bundled bool) (Found, error) {
+func discover(ctx context.Context, explicit string, places []place, bundled bool) (DiscoveredRuntime, error) {
 	if explicit != "" {
-		return Found{Endpoint: "unix://" + socketPath(explicit), Kind: "explicit"}, nil
+		return DiscoveredRuntime{Endpoint: "unix://" + socketPath(explicit), Kind: "explicit"}, nil
 	}
-	var f Found
+	var f DiscoveredRuntime
 	for _, p := range places {
 		err := answers(ctx, p.socket)
 		if err == nil {

@@ -57,13 +57,13 @@ func TestDiscover(t *testing.T) {
 		explicit string
 		places   []place
 		bundled  bool
-		want     Found
+		want     DiscoveredRuntime
 		tried    []string
 	}{
-		"explicit":          {explicit: "/x.sock", want: Found{Endpoint: "unix:///x.sock", Kind: "explicit"}},
-		"explicit URL":      {explicit: "unix:///x.sock", places: []place{good}, want: Found{Endpoint: "unix:///x.sock", Kind: "explicit"}},
-		"one that answers":  {places: []place{absent, dead, off, good}, bundled: true, want: Found{Endpoint: "unix://" + good.socket, Kind: "cri-dockerd"}, tried: []string{"does not exist", "no process answers", "CRI plugin is disabled"}},
-		"the bundled one":   {places: []place{absent, off}, bundled: true, want: Found{Kind: "bundled"}, tried: []string{"does not exist", "plugin is disabled"}},
+		"explicit":          {explicit: "/x.sock", want: DiscoveredRuntime{Endpoint: "unix:///x.sock", Kind: "explicit"}},
+		"explicit URL":      {explicit: "unix:///x.sock", places: []place{good}, want: DiscoveredRuntime{Endpoint: "unix:///x.sock", Kind: "explicit"}},
+		"one that answers":  {places: []place{absent, dead, off, good}, bundled: true, want: DiscoveredRuntime{Endpoint: "unix://" + good.socket, Kind: "cri-dockerd"}, tried: []string{"does not exist", "no process answers", "CRI plugin is disabled"}},
+		"the bundled one":   {places: []place{absent, off}, bundled: true, want: DiscoveredRuntime{Kind: "bundled"}, tried: []string{"does not exist", "plugin is disabled"}},
 		"none, and carried": {places: []place{absent, dead}, tried: []string{"does not exist", "no process answers", "contains no container runtime"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -40,10 +40,10 @@ func (d *Downloads) Close() {
 // mostManifest limits the size of a manifest, as in containerd.
 const mostManifest = 4 << 20
 
-// Look returns the progress of images, by name. An image is left out if its layers are not
+// Progress returns the progress of images, by name. An image is left out if its layers are not
 // being downloaded now, or if two images of one repository are and cannot be distinguished. It
 // fails if the runtime is not containerd.
-func (d *Downloads) Look(ctx context.Context, images []string) (map[string]Download, error) {
+func (d *Downloads) Progress(ctx context.Context, images []string) (map[string]Download, error) {
 	if d.mute {
 		return nil, errors.ErrUnsupported
 	}

@@ -284,7 +284,7 @@ func (m *Images) trusts(f *os.File) error {
 	if m.insecure {
 		return nil
 	}
-	p, err := trust.Above(f.Name(), m.owners)
+	p, err := trust.ParentPath(f.Name(), m.owners)
 	if err != nil {
 		return err
 	}
@@ -297,7 +297,7 @@ func (m *Images) trusts(f *os.File) error {
 	}
 	is := trust.Of(st)
 	is.FD = int(f.Fd())
-	if p = trust.Judge(f.Name(), is, m.owners); p != nil {
+	if p = trust.Check(f.Name(), is, m.owners); p != nil {
 		return &untrustedError{f.Name(), p.What, p.Fix}
 	}
 	return nil
@@ -430,8 +430,8 @@ func (m *Images) save() error {
 	return nil
 }
 
-// Imported returns the names of the images that an Images with this memory file has imported.
-func Imported(memory string) (names []string) {
+// ImportedImages returns the names of the images that an Images with this memory file has imported.
+func ImportedImages(memory string) (names []string) {
 	known := map[string]archived{}
 	js, err := os.ReadFile(memory)
 	if err != nil || json.Unmarshal(js, &known) != nil {

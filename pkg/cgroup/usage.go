@@ -9,19 +9,19 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// PlaceOf returns the path of a pod's cgroup, by its class and UID only: the cgroup may not
+// PodCgroup returns the path of a pod's cgroup, by its class and UID only: the cgroup may not
 // exist (a pod of an earlier agent). ok is false if no pod can have one. It changes
 // nothing.
-func (c *Cgroups) PlaceOf(p *v1.Pod) (at pod.Cgroup, ok bool) {
+func (c *Cgroups) PodCgroup(p *v1.Pod) (at pod.Cgroup, ok bool) {
 	if checkUID(string(p.UID)) != nil {
 		return pod.Cgroup{}, false
 	}
 	return c.placeAt(func(t *tree) name { return t.pod(pod.QOS(&p.Spec), string(p.UID)) })
 }
 
-// PlaceOfAll returns the path of the cgroup of all pods. ok is false if pods have no
+// AllPodsCgroup returns the path of the cgroup of all pods. ok is false if pods have no
 // cgroups.
-func (c *Cgroups) PlaceOfAll() (at pod.Cgroup, ok bool) { return c.placeAt((*tree).all) }
+func (c *Cgroups) AllPodsCgroup() (at pod.Cgroup, ok bool) { return c.placeAt((*tree).all) }
 
 func (c *Cgroups) placeAt(of func(*tree) name) (pod.Cgroup, bool) {
 	isSystemd, known := c.askBounded()
@@ -65,9 +65,9 @@ func (c *Cgroups) askBounded() (isSystemd, known bool) {
 	return isSystemd, true
 }
 
-// PlaceOfHost returns the roots of this machine's hierarchies. ok is false on a machine
+// HostCgroup returns the roots of this machine's hierarchies. ok is false on a machine
 // without cgroups.
-func (c *Cgroups) PlaceOfHost() (at pod.Cgroup, ok bool) {
+func (c *Cgroups) HostCgroup() (at pod.Cgroup, ok bool) {
 	h, err := c.host()
 	if err != nil {
 		return pod.Cgroup{}, false

@@ -18,7 +18,7 @@ func TestC_1_41_1_PlaceIsWhereEnsureMakesIt(t *testing.T) {
 	g := cgroupsOf(t)
 	for _, spec := range []string{guaranteed, burstablePod, bestEffortPod} {
 		want := shape(t, "a", spec)
-		at, ok := g.PlaceOf(want.Pod)
+		at, ok := g.PodCgroup(want.Pod)
 		if !ok {
 			t.Fatal("no place")
 		}
@@ -39,7 +39,7 @@ func TestC_1_41_1_PlaceIsWhereEnsureMakesIt(t *testing.T) {
 				t.Errorf("%q: %v", controller, err)
 			}
 		}
-		all, ok := g.PlaceOfAll()
+		all, ok := g.AllPodsCgroup()
 		if _, err := os.Stat(all.Dirs["memory"]); !ok || all.Path != g.cfg.Root+"/kubepods" || err != nil {
 			t.Errorf("all pods are in %+v: %v", all, err)
 		}
@@ -47,7 +47,7 @@ func TestC_1_41_1_PlaceIsWhereEnsureMakesIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	host, ok := g.PlaceOfHost()
+	host, ok := g.HostCgroup()
 	if _, hybrid := host.Dirs[""]; !ok || hybrid || host.Path != "/" || host.Dirs["memory"] == "" || host.Dirs["cpuacct"] == "" {
 		t.Errorf("the machine is %+v", host)
 	}
@@ -67,7 +67,7 @@ func TestPlaceOfAll_RuntimeHangs_IsAskedAgainLater(t *testing.T) {
 		}
 		began := time.Now()
 		for range 5 {
-			if at, ok := g.PlaceOfAll(); ok {
+			if at, ok := g.AllPodsCgroup(); ok {
 				t.Errorf("%+v", at)
 			}
 		}
@@ -76,7 +76,7 @@ func TestPlaceOfAll_RuntimeHangs_IsAskedAgainLater(t *testing.T) {
 		}
 		hangs = false
 		time.Sleep(driverAgain)
-		if _, ok := g.PlaceOfAll(); !ok || calls != 2 {
+		if _, ok := g.AllPodsCgroup(); !ok || calls != 2 {
 			t.Errorf("found: %t, after %d calls", ok, calls)
 		}
 	})
@@ -85,11 +85,11 @@ func TestPlaceOfAll_RuntimeHangs_IsAskedAgainLater(t *testing.T) {
 // TestNoPlaceOfANameThatIsNone: a UID becomes part of a path.
 func TestNoPlaceOfANameThatIsNone(t *testing.T) {
 	g := cgroupsOf(t)
-	if at, ok := g.PlaceOf(shape(t, "../../x", bestEffortPod).Pod); ok {
+	if at, ok := g.PodCgroup(shape(t, "../../x", bestEffortPod).Pod); ok {
 		t.Errorf("%+v", at)
 	}
 	g.cfg.Driver = func(context.Context) (bool, error) { return false, errors.New("not known") }
-	if at, ok := g.PlaceOf(shape(t, "a", bestEffortPod).Pod); ok {
+	if at, ok := g.PodCgroup(shape(t, "a", bestEffortPod).Pod); ok {
 		t.Errorf("%+v", at)
 	}
 }
@@ -102,7 +102,7 @@ func TestF22_PlacesDoNotAskAgain(t *testing.T) {
 	asked := 0
 	g := New(Config{Root: "/x", Driver: func(context.Context) (bool, error) { asked++; return false, nil }}) // no Ensure
 	for range 3 {
-		if _, ok := g.PlaceOf(shape(t, "a", bestEffortPod).Pod); !ok {
+		if _, ok := g.PodCgroup(shape(t, "a", bestEffortPod).Pod); !ok {
 			t.Error("no place")
 		}
 	}
@@ -116,7 +116,7 @@ func TestF22_PlacesDoNotAskAgain(t *testing.T) {
 // Shows: C-1.41.1
 func TestC_1_41_1_PlaceOfSlices(t *testing.T) {
 	g := New(Config{Root: "/", Driver: func(context.Context) (bool, error) { return true, nil }}) // no Ensure
-	at, ok := g.PlaceOf(shape(t, "a-b", burstablePod).Pod)
+	at, ok := g.PodCgroup(shape(t, "a-b", burstablePod).Pod)
 	if want := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice"; !ok || at.Path != want {
 		t.Errorf("%+v, want %s", at, want)
 	}

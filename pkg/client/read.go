@@ -36,8 +36,8 @@ func (c *Client) Pods(ctx context.Context) ([]v1.Pod, error) {
 	return list.Items, err
 }
 
-// Changed is one line of a watch.
-type Changed[T any] struct {
+// WatchEvent is one line of a watch.
+type WatchEvent[T any] struct {
 	Type   string // ADDED, MODIFIED, DELETED
 	Object T
 }
@@ -46,23 +46,23 @@ type Changed[T any] struct {
 // agent leaves; an error comes last. before are pods that the caller knows: it yields
 // DELETED first for those that no longer exist. A kubelet has no watch: over Server it
 // polls once a second, and yields no unchanged pods.
-func (c *Client) WatchPods(ctx context.Context, before []v1.Pod) iter.Seq2[Changed[*v1.Pod], error] {
+func (c *Client) WatchPods(ctx context.Context, before []v1.Pod) iter.Seq2[WatchEvent[*v1.Pod], error] {
 	if !c.Local() {
 		return c.pollPods(ctx, before, time.Second)
 	}
-	return func(yield func(Changed[*v1.Pod], error) bool) {
+	return func(yield func(WatchEvent[*v1.Pod], error) bool) {
 		here := map[types.UID]bool{}
-		first, begins := []Changed[*v1.Pod]{}, true // existing pods, yielded after the deleted ones
+		first, begins := []WatchEvent[*v1.Pod]{}, true // existing pods, yielded after the deleted ones
 		begin := func() bool {
 			begins = false
-			return !slices.ContainsFunc(first, func(c Changed[*v1.Pod]) bool { return !yield(c, nil) })
+			return !slices.ContainsFunc(first, func(c WatchEvent[*v1.Pod]) bool { return !yield(c, nil) })
 		}
 		for change, err := range watch[*v1.Pod](ctx, c, "/v1/pods", url.Values{"allowWatchBookmarks": {"true"}}) {
 			switch {
 			case err != nil:
 			case change.Type == "BOOKMARK": // the list of existing pods is complete
 				for i := range before {
-					if gone := &before[i]; !here[gone.UID] && !yield(Changed[*v1.Pod]{"DELETED", gone}, nil) {
+					if gone := &before[i]; !here[gone.UID] && !yield(WatchEvent[*v1.Pod]{"DELETED", gone}, nil) {
 						return
 					}
 				}
@@ -93,7 +93,7 @@ func (c *Client) Events(ctx context.Context) ([]v1.Event, error) {
 }
 
 // WatchEvents yields the existing events, then new ones.
-func (c *Client) WatchEvents(ctx context.Context) iter.Seq2[Changed[*v1.Event], error] {
+func (c *Client) WatchEvents(ctx context.Context) iter.Seq2[WatchEvent[*v1.Event], error] {
 	return watch[*v1.Event](ctx, c, "/v1/events", url.Values{})
 }
 
@@ -201,16 +201,16 @@ func (c *Client) Undrain(ctx context.Context) error {
 }
 
 // watch yields the lines of a stream of watch events.
-func watch[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[Changed[T], error] {
-	return func(yield func(Changed[T], error) bool) {
-		var none Changed[T]
+func watch[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[WatchEvent[T], error] {
+	return func(yield func(WatchEvent[T], error) bool) {
+		var none WatchEvent[T]
 		query.Set("watch", "true")
 		for line, err := range c.Lines(ctx, path, query) {
 			if err != nil {
 				yield(none, err)
 				return
 			}
-			var it Changed[T]
+			var it WatchEvent[T]
 			if err := json.Unmarshal(line, &it); err != nil {
 				yield(none, fmt.Errorf("the agent at %s sent a line that is not JSON: %w", c.Place(), err))
 				return
@@ -258,8 +258,8 @@ func (l *LostError) Error() string { return "lost the agent at " + l.Place + ": 
 func (l *LostError) Unwrap() error { return l.err }
 
 // pollPods reads the pods at an interval, and yields the changes.
-func (c *Client) pollPods(ctx context.Context, before []v1.Pod, every time.Duration) iter.Seq2[Changed[*v1.Pod], error] {
-	return func(yield func(Changed[*v1.Pod], error) bool) {
+func (c *Client) pollPods(ctx context.Context, before []v1.Pod, every time.Duration) iter.Seq2[WatchEvent[*v1.Pod], error] {
+	return func(yield func(WatchEvent[*v1.Pod], error) bool) {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		seen := map[string]string{}           // by UID: the last JSON of the pod
@@ -271,7 +271,7 @@ func (c *Client) pollPods(ctx context.Context, before []v1.Pod, every time.Durat
 				return
 			}
 			if err != nil {
-				yield(Changed[*v1.Pod]{}, err)
+				yield(WatchEvent[*v1.Pod]{}, err)
 				return
 			}
 			for change := range differences(seen, pods) {
@@ -290,8 +290,8 @@ func (c *Client) pollPods(ctx context.Context, before []v1.Pod, every time.Durat
 
 // differences yields the changes of pods since seen, and updates seen. For a pod that is
 // gone it yields the last object.
-func differences(seen map[string]string, pods []v1.Pod) iter.Seq[Changed[*v1.Pod]] {
-	return func(yield func(Changed[*v1.Pod]) bool) {
+func differences(seen map[string]string, pods []v1.Pod) iter.Seq[WatchEvent[*v1.Pod]] {
+	return func(yield func(WatchEvent[*v1.Pod]) bool) {
 		here := map[string]bool{}
 		for i := range pods {
 			p := &pods[i]
@@ -307,7 +307,7 @@ func differences(seen map[string]string, pods []v1.Pod) iter.Seq[Changed[*v1.Pod
 			if !known {
 				what = "ADDED"
 			}
-			if before != string(text) && !yield(Changed[*v1.Pod]{what, p}) {
+			if before != string(text) && !yield(WatchEvent[*v1.Pod]{what, p}) {
 				return
 			}
 		}
@@ -317,7 +317,7 @@ func differences(seen map[string]string, pods []v1.Pod) iter.Seq[Changed[*v1.Pod
 			}
 			delete(seen, uid)
 			var p v1.Pod
-			if err := json.Unmarshal([]byte(text), &p); err == nil && !yield(Changed[*v1.Pod]{"DELETED", &p}) {
+			if err := json.Unmarshal([]byte(text), &p); err == nil && !yield(WatchEvent[*v1.Pod]{"DELETED", &p}) {
 				return
 			}
 		}

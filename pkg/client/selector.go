@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// PodWords are the prefixes of a pod's name, as in pod/web.
-func PodWords() []string { return []string{"pod", "pods", "po"} }
+// PodPrefixes are the prefixes of a pod's name, as in pod/web.
+func PodPrefixes() []string { return []string{"pod", "pods", "po"} }
 
 // Name is the name of a pod as a user writes it: web, web-n1, pod/web, default/web.
 type Name struct{ Namespace, Name string }
@@ -24,7 +24,7 @@ func ParseName(text, namespace string) (Name, error) {
 	switch {
 	case !slash:
 		return Name{namespace, text}, nil
-	case slices.Contains(PodWords(), before):
+	case slices.Contains(PodPrefixes(), before):
 		return Name{namespace, name}, nil
 	case namespace != "" && namespace != before:
 		return Name{}, errors.New(text + " is not in the namespace of -n " + namespace)
@@ -131,20 +131,20 @@ func (k PodSelector) Select(all []v1.Pod) (pods []v1.Pod, missing []string) {
 	return pods, missing
 }
 
-// Known is the state of pods that a reader has seen, by UID.
-type Known map[string]string
+// PodStates has the state of the pods that a reader has seen, by UID.
+type PodStates map[string]string
 
-func NewKnown(pods []v1.Pod) Known {
-	k := Known{}
+func NewPodStates(pods []v1.Pod) PodStates {
+	k := PodStates{}
 	for i := range pods {
-		k.IsNew(Changed[*v1.Pod]{Type: "ADDED", Object: &pods[i]})
+		k.IsNew(WatchEvent[*v1.Pod]{Type: "ADDED", Object: &pods[i]})
 	}
 	return k
 }
 
 // IsNew reports whether a change is new to the reader: a watch begins with the existing
 // pods.
-func (k Known) IsNew(c Changed[*v1.Pod]) bool {
+func (k PodStates) IsNew(c WatchEvent[*v1.Pod]) bool {
 	uid := string(c.Object.UID)
 	c.Object.TypeMeta = metav1.TypeMeta{}
 	text, err := json.Marshal(c.Object)

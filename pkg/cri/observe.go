@@ -115,9 +115,9 @@ func (r *Runtime) Relist(ctx context.Context) (map[pod.Key]uint64, error) {
 	return prints, nil
 }
 
-// Seen returns the fingerprint of a pod when Pod last read it, 0 if it was not there. A
+// LastFingerprint returns the fingerprint of a pod when Pod last read it, 0 if it was not there. A
 // relist is news to the caller of Pod only if the fingerprint differs.
-func (r *Runtime) Seen(key pod.Key) uint64 {
+func (r *Runtime) LastFingerprint(key pod.Key) uint64 {
 	sum, _ := r.seen.Load(key)
 	n, _ := sum.(uint64)
 	return n

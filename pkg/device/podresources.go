@@ -36,8 +36,8 @@ type ResourcesConfig struct {
 	// CPUs and Memory are the CPUs and memory that containers can have exclusively.
 	CPUs   []int
 	Memory []pod.Block
-	// Asked is a callback for metrics after each request; it may be nil.
-	Asked func(version, method string, failed bool)
+	// OnRequest is a callback for metrics after each request; it may be nil.
+	OnRequest func(version, method string, failed bool)
 }
 
 // PodResources implements the kubelet's service podresources, from which monitoring agents read the
@@ -143,8 +143,8 @@ func (p *PodResources) GetAllocatableResources(context.Context, *podresources.Al
 }
 
 func (p *PodResources) asked(version, method string, err error) {
-	if p.cfg.Asked != nil {
-		p.cfg.Asked(version, method, err != nil)
+	if p.cfg.OnRequest != nil {
+		p.cfg.OnRequest(version, method, err != nil)
 	}
 }
 

@@ -113,7 +113,7 @@ func TestPodResources_RuntimeFails_IsAnError(t *testing.T) {
 		return nil, errors.New("no answer")
 	})
 	var asked []string
-	p.cfg.Asked = func(version, method string, failed bool) { asked = append(asked, fmt.Sprint(version, method, failed)) }
+	p.cfg.OnRequest = func(version, method string, failed bool) { asked = append(asked, fmt.Sprint(version, method, failed)) }
 	if _, err := p.List(t.Context(), nil); err == nil {
 		t.Error("List answers")
 	}

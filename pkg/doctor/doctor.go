@@ -1,6 +1,6 @@
 // Package doctor finds problems of a machine that runs pods, and their remedies.
 //
-// Look reads the machine into Facts. Examine applies a table of checks, each with a
+// ReadFacts reads the machine into Facts. Examine applies a table of checks, each with a
 // permanent code, a sentence and a remedy. CIS applies the CIS Kubernetes Benchmark's
 // checks of worker nodes. cmd asks the runtime, and prints.
 //
@@ -57,8 +57,8 @@ func Examine(f Facts) []Finding {
 	return all
 }
 
-// Checked returns the number of checks.
-func Checked() int { return len(checks()) }
+// CheckCount returns the number of checks.
+func CheckCount() int { return len(checks()) }
 
 // Healthy reports whether no finding blocks.
 func Healthy(all []Finding) bool {

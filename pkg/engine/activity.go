@@ -55,17 +55,17 @@ func (l *loop) noteReady(r pod.RuntimeReady) {
 
 // failures lists the steps that failed and are tried again, and a resize that is pending.
 func (w *worker) failures() (all []activity.Failure) {
-	add := func(container string, t pod.Trouble) {
+	add := func(container string, t pod.Failure) {
 		all = append(all, activity.Failure{Container: container, Reason: t.Reason, Message: t.Message, Count: t.Count, Until: t.Until})
 	}
-	if w.trouble.stopFailure.Reason != "" {
-		add("", w.trouble.stopFailure)
+	if w.failedSteps.stopFailure.Reason != "" {
+		add("", w.failedSteps.stopFailure)
 	}
-	for _, name := range sortedNames(w.trouble.of) {
-		add(name, w.trouble.of[name])
+	for _, name := range sortedNames(w.failedSteps.of) {
+		add(name, w.failedSteps.of[name])
 	}
 	if r := w.update.resize; r.reason != "" {
-		add("", pod.Trouble{Reason: eventResize + r.reason, Message: r.message})
+		add("", pod.Failure{Reason: eventResize + r.reason, Message: r.message})
 	}
 	return all
 }

@@ -69,7 +69,7 @@ func (e *entry) keepsContainers() bool {
 // same specs with the accepted edits. waiting holds refused pods that an API server has assigned
 // to this node: an edit does not get the room that they wait for. want holds the desired pods that
 // are not admitted. An edit does not get the UID of such a pod, except if the pod claims it and the
-// edit does not (pod.ClaimsUID). admitEdits adds the UIDs that the edits use to node.UIDs, so that
+// edit does not (pod.HasChosenUID). admitEdits adds the UIDs that the edits use to node.UIDs, so that
 // no pod in want gets them.
 func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
 	// For an edit, pods that stop count like all others: it does not wait for their end. Pressure
@@ -77,7 +77,7 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 	node.Terminating, node.Pressure = nil, nil
 	owners := make(map[string]*pod.Spec, len(want))
 	for _, spec := range want {
-		if other := owners[spec.UID()]; other == nil || pod.ClaimsUID(other) {
+		if other := owners[spec.UID()]; other == nil || pod.HasChosenUID(other) {
 			owners[spec.UID()] = spec
 		}
 	}
@@ -97,7 +97,7 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 			uid := e.want.UID()
 			owner := owners[uid]
 			_, held := node.UIDs[uid]
-			owned := !held && owner != nil && (pod.ClaimsUID(e.want) || !pod.ClaimsUID(owner))
+			owned := !held && owner != nil && (pod.HasChosenUID(e.want) || !pod.HasChosenUID(owner))
 			if owned {
 				node.UIDs[uid] = owner.Key // only while this edit is judged
 			}
@@ -141,7 +141,7 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 			e.resize, e.refused = resize, refused
 			l.queueUpdate(e, true)
 		}
-		if _, held := node.UIDs[e.want.UID()]; refused != (refusal{}) && !held && !pod.ClaimsUID(e.want) {
+		if _, held := node.UIDs[e.want.UID()]; refused != (refusal{}) && !held && !pod.HasChosenUID(e.want) {
 			node.UIDs[e.want.UID()] = e.key // no pod in want gets the UID before this edit does
 		}
 	}
@@ -192,7 +192,7 @@ func (e *entry) mayRunAgain(want *pod.Spec) bool {
 	if e.lastWant == nil || want.UID() != e.lastWant.UID() {
 		return true
 	}
-	return !e.refused.final && plan.Revives(e.lastWant, want)
+	return !e.refused.final && plan.RestartsTerminated(e.lastWant, want)
 }
 
 // schedulerIgnores reports whether a scheduler of an API server does not count the pod any more.

@@ -137,7 +137,7 @@ func (w *worker) beforeReport(ctx context.Context, v plan.View, p plan.Plan) (ok
 	switch {
 	case err == nil:
 		return true, false
-	case w.trouble.leftBehind:
+	case w.failedSteps.leftBehind:
 		return false, true
 	}
 	w.freeSlot(ctx)

@@ -61,7 +61,7 @@ func (e *entry) withPlaced(spec *pod.Spec) *pod.Spec {
 		return spec
 	}
 	if e.shown.from != spec || e.shown.placed != e.placed {
-		e.shown = placedSpec{spec, e.placed, spec.WithPlaced(byContainer)}
+		e.shown = placedSpec{spec, e.placed, spec.WithPlacements(byContainer)}
 	}
 	return e.shown.spec
 }

@@ -115,7 +115,7 @@ func (m *mover) round(ctx context.Context, now move) error {
 		if !now.pods[p.Key] {
 			continue
 		}
-		for _, c := range plan.Moves(p, now.cpus) {
+		for _, c := range plan.ContainersToMove(p, now.cpus) {
 			all.Go(func() error {
 				if ctx.Err() != nil || m.current() != now.cpus {
 					return nil // the next round moves it

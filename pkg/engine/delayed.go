@@ -20,7 +20,7 @@ func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 		return want
 	}
 	o := l.orphans[key]
-	d := plan.Delayed(l.state, want, o.Found, l.cfg.RequireSourceReady)
+	d := plan.Delayed(l.state, want, o.FoundPod, l.cfg.RequireSourceReady)
 	if d == nil {
 		delete(l.waiting, key)
 		return want

@@ -44,7 +44,7 @@ const (
 // do runs the steps of a plan in order. It stops at the first failure, or when a newer spec
 // or an operation arrives. After a failure, retry is how long the worker waits before it
 // reads and plans again. If it is 0, the next plan has the back-off of the failure
-// (plan.View.Trouble).
+// (plan.View.Failures).
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
 	acked, runtime := w.acked, w.update.runtime
 	for i := 0; i < len(p.Steps); {
@@ -77,7 +77,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 			w.reportReplaced(ctx, v.Want)
 		}
 	}
-	w.trouble.failures = 0
+	w.failedSteps.failures = 0
 	n := len(p.Steps)
 	if n == 0 {
 		return idle, 0
@@ -210,7 +210,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	err := w.startCall(ctx, func() error { return w.env.runtime.StartContainer(ctx, id) })
 	if err == nil {
 		w.last.containers[s.Container] = containerRun{id, pod.StateRunning}
-		delete(w.trouble.of, s.Container)
+		delete(w.failedSteps.of, s.Container)
 		w.event(v.Want, s.Container, pod.EventNormal, eventStarted, "Container started")
 	}
 	return err
@@ -230,8 +230,8 @@ func (w *worker) putVolumes(ctx context.Context, v plan.View, instance int) erro
 		return err
 	}
 	err = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.SetUp(ctx, want, place, instance) })
-	if err == nil && w.trouble.of[""].Reason == reasonMount {
-		delete(w.trouble.of, "")
+	if err == nil && w.failedSteps.of[""].Reason == reasonMount {
+		delete(w.failedSteps.of, "")
 	}
 	if e := (*pod.RejectError)(nil); errors.As(err, &e) && want.Origin.FromAPI() && !podview.MayRun(v.Have) {
 		w.reject(want, e)
@@ -264,7 +264,7 @@ func (w *worker) startSandbox(ctx context.Context, v plan.View, s plan.Step) err
 		return err
 	})
 	if err == nil {
-		delete(w.trouble.of, "")
+		delete(w.failedSteps.of, "")
 	}
 	return err
 }
@@ -313,7 +313,7 @@ func (w *worker) startCall(ctx context.Context, f func() error) error {
 // longer than slotTimeout, call releases the worker's start slot and continues to wait. When a
 // newer spec or an operation arrives meanwhile, it calls onNews. If onNews is nil, updates wait
 // until f has ended. If f hangs when the agent exits, call returns before f has ended, and sets
-// trouble.leftBehind. The worker must then return without using the variables that f writes.
+// failedSteps.leftBehind. The worker must then return without using the variables that f writes.
 func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews func(), f func() error) error {
 	done := patience.Start(f)
 	exiting, left := ctx.Done(), (<-chan time.Time)(nil)
@@ -333,7 +333,7 @@ func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews fun
 		case <-exiting:
 			exiting, left = nil, time.After(exitPatience)
 		case <-left:
-			w.trouble.leftBehind = true
+			w.failedSteps.leftBehind = true
 			return ctx.Err()
 		case u, ok := <-updates:
 			switch {
@@ -373,8 +373,8 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 var errStale = errors.New("the plan is out of date")
 
 // stepFailed notes a failure for the next plan and the status, and logs it. It returns how long
-// to wait before the next plan: 0 after a failure in w.trouble.of, since the plan has the back-off
-// of that. stopping says that the pod is being stopped.
+// to wait before the next plan: 0 after a failure in w.failedSteps.of, since the plan has the
+// back-off of that. stopping says that the pod is being stopped.
 func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration {
 	if errors.Is(err, pod.ErrUnavailable) {
 		w.log.Debug("Runtime does not answer", "step", s.String())
@@ -382,16 +382,16 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 	}
 	if !isStartStep(s) {
 		delay := w.failed()
-		w.trouble.stopFailure = pod.Trouble{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
+		w.failedSteps.stopFailure = pod.Failure{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
 		if stopping || s.Action == plan.StopContainer || s.Action == plan.StopSandbox {
-			w.event(w.instanceSpec(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.trouble.stopFailure.Message)
+			w.event(w.instanceSpec(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.failedSteps.stopFailure.Message)
 		}
 		w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "error", err, "retry", delay.String())
 		return delay
 	}
-	t := w.trouble.of[s.Container]
-	if w.trouble.step[s.Container] != s.Action {
-		w.trouble.step[s.Container], t.Count = s.Action, 0
+	t := w.failedSteps.of[s.Container]
+	if w.failedSteps.step[s.Container] != s.Action {
+		w.failedSteps.step[s.Container], t.Count = s.Action, 0
 	}
 	t.Count++
 	t.Reason, t.Message, t.Final = "FailedStep", err.Error(), false
@@ -407,7 +407,7 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 	}
 	t.Until = time.Now().Add(delay)
 	w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "reason", t.Reason, "error", t.Message, "retry", delay.String())
-	w.trouble.of[s.Container] = t
+	w.failedSteps.of[s.Container] = t
 	w.reportFailed(s, t)
 	return 0
 }

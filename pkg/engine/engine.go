@@ -48,7 +48,8 @@
 //	requests, withdrawals, releases
 //	          0  workers → start limiter, which is always in its select
 //	granted   1  start limiter → the worker that asked; one send for each request
-//	beats     0  Beat → sync loop, which answers on a channel of capacity 1
+//	healthChecks
+//	          0  Healthy → sync loop, which answers on a channel of capacity 1
 //	halts     0  Halt, Resume → sync loop, which closes the request's channel at the end
 //	operations
 //	          0  Restart, Delete, Evict → sync loop; it, or the worker, answers on a channel of
@@ -130,10 +131,10 @@ type Config struct {
 	// NodeSeen returns the labels and taints of this node's object at an API server; ok is
 	// false until the agent has read that object. nil: there is no API server.
 	NodeSeen func() (labels map[string]string, taints []v1.Taint, ok bool)
-	// Worked is a metrics callback: workers call it with the duration of a plan's steps.
+	// PodWorkerDuration is a metrics callback: workers call it with the duration of a plan's steps.
 	// operation is kill if the plan stops the pod, create if the runtime had nothing of it,
 	// else sync. It is called from many goroutines and must not wait; nil: not measured.
-	Worked func(operation string, took time.Duration)
+	PodWorkerDuration func(operation string, took time.Duration)
 
 	// WorkerStarted is a metrics callback: the sync loop calls it when it starts a pod's worker.
 	// took is the time since the loop first knew the pod. nil: not measured.
@@ -203,10 +204,10 @@ type Engine struct {
 	log  *slog.Logger
 	feed *feed.Publisher
 
-	beats      chan chan error             // capacity 0: Beat → sync loop
-	operations chan *operation             // capacity 0: Restart, Delete, Evict → sync loop
-	pressures  chan []v1.NodeConditionType // capacity 0: SetPressure → sync loop
-	halts      chan haltRequest
+	healthChecks chan chan error             // capacity 0: Healthy → sync loop
+	operations   chan *operation             // capacity 0: Restart, Delete, Evict → sync loop
+	pressures    chan []v1.NodeConditionType // capacity 0: SetPressure → sync loop
+	halts        chan haltRequest
 }
 
 // New returns an Engine; nothing starts before Run or Once.
@@ -234,7 +235,7 @@ func New(cfg Config) *Engine {
 	if cfg.PodConfig != nil { // Once has none
 		publisher = feed.NewPublisher(cfg.PodConfig.Layers())
 	}
-	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), operations: make(chan *operation), pressures: make(chan []v1.NodeConditionType), halts: make(chan haltRequest)}
+	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, healthChecks: make(chan chan error), operations: make(chan *operation), pressures: make(chan []v1.NodeConditionType), halts: make(chan haltRequest)}
 }
 
 // Live returns the feed of this engine for readers. The feed exists before, during and after Run,

@@ -130,7 +130,7 @@ func pullEvents(r recorder, spec *pod.Spec, container string) func(pod.PullProgr
 }
 
 // reportFailed sends the events of a failed step, with the message of t.
-func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
+func (w *worker) reportFailed(s plan.Step, t pod.Failure) {
 	spec := w.update.want
 	warn := func(reason, format string, a ...any) {
 		w.event(spec, s.Container, pod.EventWarning, reason, format, a...)
@@ -168,12 +168,12 @@ func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
 }
 
 // claims reports whether a step failed because of the pod's claims.
-func claims(t pod.Trouble) bool {
+func claims(t pod.Failure) bool {
 	return t.Reason == pod.ReasonWaitsForClaim || t.Reason == pod.ReasonWaitsForDriver || t.Reason == pod.ReasonPrepareClaims
 }
 
 // reportPullFailed sends the events of an image that could not be pulled.
-func (w *worker) reportPullFailed(container string, t pod.Trouble) {
+func (w *worker) reportPullFailed(container string, t pod.Failure) {
 	spec, image := w.update.want, ""
 	if spec == nil {
 		return
@@ -202,7 +202,7 @@ func (w *worker) reportPullFailed(container string, t pod.Trouble) {
 func (w *worker) reportPullSecrets(spec *pod.Spec) {
 	var missing []string
 	for _, ref := range spec.Pod.Spec.ImagePullSecrets {
-		if spec.Data.Known() && spec.Data.Secret(ref.Name) == nil {
+		if spec.Data.HasContents() && spec.Data.Secret(ref.Name) == nil {
 			missing = append(missing, ref.Name)
 		}
 	}

@@ -43,9 +43,9 @@ func (w *worker) reportWaits(v plan.View, p plan.Plan) {
 		w.reported.events.crash[name] = until
 		w.event(spec, name, pod.EventWarning, eventBackOff, "Back-off restarting failed container %s in pod %s_%s(%s)", name, spec.Name, spec.Namespace, spec.UID())
 	}
-	for _, name := range sortedNames(w.trouble.of) {
-		t := w.trouble.of[name]
-		if w.trouble.step[name] != plan.PullImage || !podview.InPullBackOff(t, v.Now) || !t.Until.After(v.Now) || w.reported.events.image[name].Equal(t.Until) {
+	for _, name := range sortedNames(w.failedSteps.of) {
+		t := w.failedSteps.of[name]
+		if w.failedSteps.step[name] != plan.PullImage || !podview.InPullBackOff(t, v.Now) || !t.Until.After(v.Now) || w.reported.events.image[name].Equal(t.Until) {
 			continue
 		}
 		if w.reported.events.image == nil {
@@ -63,7 +63,7 @@ func (w *worker) reportWaits(v plan.View, p plan.Plan) {
 
 func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-func (w *worker) reportImageBackOff(spec *pod.Spec, name string, t pod.Trouble) {
+func (w *worker) reportImageBackOff(spec *pod.Spec, name string, t pod.Failure) {
 	if podview.IsNeverPulled(t.Reason) {
 		return
 	}

@@ -18,8 +18,8 @@ import (
 
 // Halt is why and how all pods of the node stop, and why none starts.
 type Halt struct {
-	plan.Halted // shown by pods that do not run
-	Order       shutdown.Order
+	plan.HaltReason // shown by pods that do not run
+	Order           shutdown.Order
 	// Shutdown says that the machine shuts down: pods of an API server end as Failed (C-1.36.2).
 	// Any other pod that was stopped starts again when it may.
 	Shutdown bool
@@ -28,7 +28,7 @@ type Halt struct {
 // same reports whether two halts stop the same pods in the same way.
 func (h Halt) same(o Halt) bool {
 	a, b := h.Order.MaxGrace, o.Order.MaxGrace
-	return h.Halted == o.Halted && h.Shutdown == o.Shutdown && slices.Equal(h.Order.Classes, o.Order.Classes) &&
+	return h.HaltReason == o.HaltReason && h.Shutdown == o.Shutdown && slices.Equal(h.Order.Classes, o.Order.Classes) &&
 		(a == nil) == (b == nil) && (a == nil || *a == *b)
 }
 
@@ -73,10 +73,10 @@ type halting struct {
 
 // podHalt is the effect of the node's halt on one pod.
 type podHalt struct {
-	plan.Halted       // zero: the node is not halted
-	shutdown    bool  // see Halt.Shutdown
-	stop        bool  // the order has reached the pod: it stops
-	limit       int64 // in seconds; if the pod's own grace is shorter, that one applies
+	plan.HaltReason       // zero: the node is not halted
+	shutdown        bool  // see Halt.Shutdown
+	stop            bool  // the order has reached the pod: it stops
+	limit           int64 // in seconds; if the pod's own grace is shorter, that one applies
 }
 
 // terminates reports whether the halt ends the pod as Failed now.
@@ -87,7 +87,7 @@ func (h podHalt) terminates(want *pod.Spec) bool {
 // haltOf returns the effect of the halt on a pod.
 func (l *loop) haltOf(e *entry) (h podHalt) {
 	if of := l.view.halting.of; of != nil {
-		h = podHalt{of.Halted, of.Shutdown, !e.haltBegun.IsZero(), e.haltLimit}
+		h = podHalt{of.HaltReason, of.Shutdown, !e.haltBegun.IsZero(), e.haltLimit}
 	}
 	return h
 }

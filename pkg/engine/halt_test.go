@@ -19,8 +19,8 @@ import (
 
 // drained is the halt of a node by a person, off the one of a machine that shuts down.
 var (
-	drained = Halt{Halted: plan.Halted{Reason: "NodeDrained", Message: "the node is drained"}}
-	off     = Halt{Halted: plan.Halted{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}, Shutdown: true}
+	drained = Halt{HaltReason: plan.HaltReason{Reason: "NodeDrained", Message: "the node is drained"}}
+	off     = Halt{HaltReason: plan.HaltReason{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}, Shutdown: true}
 )
 
 // halt halts the node. Agents that arrive later get the halt from the start, as from the file

@@ -74,17 +74,17 @@ type runMode struct {
 // inputs are the channels from which the loop receives, beside those of its jobs and its
 // prober.
 type inputs struct {
-	batches    chan podconfig.Batch
-	hints      chan pod.Key
-	ready      chan pod.RuntimeReady
-	reports    chan report
-	beats      chan chan error
-	operations chan *operation
-	halts      chan haltRequest
-	pressures  chan []v1.NodeConditionType
-	devices    <-chan struct{} // Devices.Changed; nil: there are none
-	claims     <-chan struct{} // Claims.Changed; nil: there are none
-	health     <-chan struct{} // Claims.HealthChanged; nil: there are none
+	batches      chan podconfig.Batch
+	hints        chan pod.Key
+	ready        chan pod.RuntimeReady
+	reports      chan report
+	healthChecks chan chan error
+	operations   chan *operation
+	halts        chan haltRequest
+	pressures    chan []v1.NodeConditionType
+	devices      <-chan struct{} // Devices.Changed; nil: there are none
+	claims       <-chan struct{} // Claims.Changed; nil: there are none
+	health       <-chan struct{} // Claims.HealthChanged; nil: there are none
 }
 
 // ids are the last numbers assigned; they only rise.
@@ -159,7 +159,7 @@ type link struct {
 
 // orphan is a pod that runs, or has a record, and has no entry.
 type orphan struct {
-	plan.Found
+	plan.FoundPod
 	uid string // of its record, else as the runtime shows it
 	// foundAtStart says that a listing found it before the first dispatch.
 	foundAtStart bool
@@ -180,14 +180,14 @@ func (e *Engine) newLoop(serves bool) *loop {
 		log:  e.log,
 		mode: runMode{serves: serves},
 		in: inputs{
-			batches:    make(chan podconfig.Batch),
-			hints:      make(chan pod.Key),
-			ready:      make(chan pod.RuntimeReady),
-			reports:    make(chan report),
-			beats:      e.beats,
-			operations: e.operations,
-			halts:      e.halts,
-			pressures:  e.pressures,
+			batches:      make(chan podconfig.Batch),
+			hints:        make(chan pod.Key),
+			ready:        make(chan pod.RuntimeReady),
+			reports:      make(chan report),
+			healthChecks: e.healthChecks,
+			operations:   e.operations,
+			halts:        e.halts,
+			pressures:    e.pressures,
 		},
 		out:     statusOutput{feed: e.feed, listeners: e.cfg.Listeners, reporter: newReporter(e.cfg.Sinks, e.log)},
 		pods:    make(map[pod.Key]*entry),
@@ -248,8 +248,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.handleMeasured(ctx, found)
 		case <-l.jobs.measurement.done:
 			l.jobs.measurement.running = false
-		case beat := <-l.in.beats:
-			beat <- l.stuck(time.Now())
+		case answer := <-l.in.healthChecks:
+			answer <- l.stuck(time.Now())
 		case o := <-l.in.operations:
 			l.handleOperation(ctx, o)
 		case r := <-l.in.halts:

@@ -30,7 +30,7 @@ func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id strin
 	}
 	w.rec.setNotes(id, func(notes *pod.ContainerNotes) { notes.Resources = want.Resources(container) })
 	w.save()
-	delete(w.trouble.of, container)
+	delete(w.failedSteps.of, container)
 	return nil
 }
 

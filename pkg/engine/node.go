@@ -34,7 +34,7 @@ func (l *loop) node() plan.Node {
 	}
 	n.Pressure = l.view.pressure.now
 	if of := l.view.halting.of; of != nil {
-		n.Halted = of.Halted
+		n.Halted = of.HaltReason
 	}
 	l.view.unseen = false
 	if l.cfg.NodeSeen == nil {
@@ -54,7 +54,7 @@ func (l *loop) isEarly(r plan.Refusal) bool {
 	return l.view.unseen && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
 }
 
-// doTimed calls do, and passes its duration to Config.Worked if the plan has steps.
+// doTimed calls do, and passes its duration to Config.PodWorkerDuration if the plan has steps.
 func (w *worker) doTimed(ctx context.Context, v plan.View, p plan.Plan) (result, time.Duration) {
 	if len(p.Steps) == 0 || w.env.worked == nil {
 		return w.do(ctx, v, p)

@@ -286,11 +286,11 @@ func (w *worker) note(o *operation) error {
 	for _, name := range names {
 		c, ok := w.last.containers[name]
 		if !ok || c.state == pod.StateCreated {
-			delete(w.trouble.of, name) // try a failed step of its start again at once
+			delete(w.failedSteps.of, name) // try a failed step of its start again at once
 			continue
 		}
 		w.rec.setNotes(c.id, func(notes *pod.ContainerNotes) { notes.Killed, notes.Grace = pod.OnRequest, o.grace })
-		delete(w.trouble.of, name)
+		delete(w.failedSteps.of, name)
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 		attrs = append(attrs, "stack", string(p.Stack)) // only with the first panic of a panicWindow
 	}
 	w.rec.Record, w.rec.dirty = pod.Record{}, false
-	w.trouble.reset()
+	w.failedSteps.reset()
 	w.created = make(map[string]string)
 	w.reported.status = v1.PodStatus{}
 	if w.reported.pod != nil {

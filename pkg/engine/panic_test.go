@@ -116,14 +116,14 @@ func TestF7_BeatSaysThatTheLoopTurns(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		e := New(m.config(m.rt.Connect()))
 		short, done := context.WithTimeout(ctx, time.Second)
-		if err := e.Beat(short); err == nil {
+		if err := e.Healthy(short); err == nil {
 			t.Error("an engine that does not run has a pulse")
 		}
 		done()
 		ended := make(chan error)
 		go func() { ended <- e.Run(ctx) }()
 		m.pass(time.Second)
-		if err := e.Beat(ctx); err != nil {
+		if err := e.Healthy(ctx); err != nil {
 			t.Errorf("no pulse: %v", err)
 		}
 		cancel()
@@ -203,7 +203,7 @@ func TestF8_QuarantineLeavesWhatRuns(t *testing.T) {
 	})
 }
 
-// A blocked loop fails Beat, and passes it again when it continues.
+// A blocked loop fails Healthy, and passes it again when it continues.
 //
 // Shows: F7
 func TestF7_ABlockedLoopHasNoPulse(t *testing.T) {
@@ -218,7 +218,7 @@ func TestF7_ABlockedLoopHasNoPulse(t *testing.T) {
 		pulse := func() error {
 			short, done := context.WithTimeout(ctx, time.Second)
 			defer done()
-			return e.Beat(short)
+			return e.Healthy(short)
 		}
 		m.src.set(mkpod("web"))
 		m.pass(time.Second)

@@ -45,15 +45,15 @@ func (l *loop) send(ctx context.Context, e *entry) {
 	if e.updates == nil {
 		e.updates = make(chan podUpdate, 1)
 		w := &worker{
-			env:      l.env,
-			key:      e.key,
-			seq:      e.seq,
-			uid:      e.uid,
-			updates:  e.updates,
-			log:      l.log.With("pod", e.key.String()),
-			trouble:  newTroubles(),
-			created:  make(map[string]string),
-			reported: reported{status: l.cfg.Before[e.key]},
+			env:         l.env,
+			key:         e.key,
+			seq:         e.seq,
+			uid:         e.uid,
+			updates:     e.updates,
+			log:         l.log.With("pod", e.key.String()),
+			failedSteps: newFailedSteps(),
+			created:     make(map[string]string),
+			reported:    reported{status: l.cfg.Before[e.key]},
 
 			planningSince: &atomic.Int64{},
 		}

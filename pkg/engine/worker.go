@@ -29,44 +29,44 @@ type worker struct {
 	log     *slog.Logger
 	update  podUpdate
 
-	rec        instanceRecord
-	trouble    troubles
-	created    map[string]string // container name → ID of the newest container that this worker created
-	reported   reported
-	last       observation // of the pod
-	acked      uint64      // the newest operation that it has acknowledged
-	slot       bool        // it has a start slot
-	lowered    lowered
-	emptyCheck emptyCheck
-	progress   progress
-	panics     []time.Time // of the last minute
-	judged     judgement
+	rec         instanceRecord
+	failedSteps failedSteps
+	created     map[string]string // container name → ID of the newest container that this worker created
+	reported    reported
+	last        observation // of the pod
+	acked       uint64      // the newest operation that it has acknowledged
+	slot        bool        // it has a start slot
+	lowered     lowered
+	emptyCheck  emptyCheck
+	progress    progress
+	panics      []time.Time // of the last minute
+	judged      judgement
 	// planningSince is when plan.Next was called, in Unix nanoseconds; 0 while it does not
 	// run. The sync loop reads it.
 	planningSince *atomic.Int64
 }
 
-// troubles are the steps that failed.
-type troubles struct {
-	of          map[string]pod.Trouble // by container, "" for the pod
+// failedSteps are the steps that failed.
+type failedSteps struct {
+	of          map[string]pod.Failure // by container, "" for the pod
 	step        map[string]plan.Action // the step that failed, by the same key
 	failures    int                    // failures in a row to read the pod, or to stop or remove something of it
 	early       backoff.Pace           // of tries that a change of devices brings forward
-	stopFailure pod.Trouble            // the last failure to stop or remove something of the pod
+	stopFailure pod.Failure            // the last failure to stop or remove something of the pod
 
 	// leftBehind says that a call hangs while the agent exits: the worker must return, see call.
 	leftBehind bool
 }
 
-func newTroubles() (t troubles) {
+func newFailedSteps() (t failedSteps) {
 	t.early = backoff.Pace{First: 200 * time.Millisecond, Last: 10 * time.Second, Calm: time.Minute}
 	t.reset()
 	return t
 }
 
 // reset forgets the failed steps. failures and stopFailure stay.
-func (t *troubles) reset() {
-	t.of, t.step = make(map[string]pod.Trouble), make(map[string]plan.Action)
+func (t *failedSteps) reset() {
+	t.of, t.step = make(map[string]pod.Failure), make(map[string]plan.Action)
 }
 
 // reported is the last report of the worker.
@@ -157,7 +157,7 @@ func (w *worker) run(ctx context.Context) {
 			continue
 		}
 		view := w.view(ctx, have)
-		if w.trouble.leftBehind {
+		if w.failedSteps.leftBehind {
 			return
 		}
 		w.planningSince.Store(time.Now().UnixNano())
@@ -176,7 +176,7 @@ func (w *worker) run(ctx context.Context) {
 			w.forgetRest(ctx)
 		}
 		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !isStartStep(s) }) {
-			w.trouble.stopFailure = pod.Trouble{} // nothing is left to stop or remove
+			w.failedSteps.stopFailure = pod.Failure{} // nothing is left to stop or remove
 		}
 		w.reportWaits(view, p)
 		w.noteState(p, p.Wait)
@@ -196,7 +196,7 @@ func (w *worker) run(ctx context.Context) {
 			}
 		}
 		did, retry := w.doTimed(ctx, view, p)
-		if w.trouble.leftBehind {
+		if w.failedSteps.leftBehind {
 			return
 		}
 		if did == acted && w.progress.loops(p.Steps) {
@@ -310,8 +310,8 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	}
 	v := plan.NewView(want, have, w.rec.Record, forbidden, volumes, time.Now())
 	v.VolumesLeft = want != nil && !v.VolumesReady && w.env.volumes.HasDriverVolumes(want.UID())
-	v.Hindrances = plan.Hindrances{
-		Trouble:   w.trouble.of,
+	v.Blockers = plan.Blockers{
+		Failures:  w.failedSteps.of,
 		NoNetwork: !w.update.network,
 		Refused:   w.update.refused.message,
 		Waits:     w.update.waits,

@@ -83,7 +83,7 @@ func newWorkerEnv(cfg Config, reports chan<- report) *workerEnv {
 
 		services: cfg.Services, servicesForAll: cfg.ServicesForAll,
 		forbids: cfg.Forbids,
-		worked:  cfg.Worked,
+		worked:  cfg.PodWorkerDuration,
 		next:    cfg.next,
 	}
 }

@@ -97,7 +97,7 @@ func (w *worker) saveOwn() error {
 
 // catchUp sets the number of the instance to the one that the runtime shows, if that is newer.
 func (r *instanceRecord) catchUp(have pod.Actual) {
-	if r.CatchUp(have) {
+	if r.AdoptNewerInstance(have) {
 		r.dirty = true
 	}
 }
@@ -143,13 +143,13 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 		if err := w.shutDownUnstarted(ctx, v.Want); err != nil {
 			return err
 		}
-	case p.Ended.Phase != "":
+	case p.End.Phase != "":
 		// If no instance has begun, save writes nothing. Then the pod had terminated at its API
 		// server before it ran here, and its source shows that to the next agent as well.
-		w.rec.Terminal, w.rec.dirty = v1.PodPhase(p.Ended.Phase), true
-		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
-		if p.Ended.Reason == eventDeadline {
-			w.event(v.Want, "", pod.EventNormal, eventDeadline, "%s", p.Ended.Message)
+		w.rec.Terminal, w.rec.dirty = v1.PodPhase(p.End.Phase), true
+		w.rec.TerminalReason, w.rec.TerminalMessage = p.End.Reason, p.End.Message
+		if p.End.Reason == eventDeadline {
+			w.event(v.Want, "", pod.EventNormal, eventDeadline, "%s", p.End.Message)
 		}
 	}
 	if w.rec.RestartingAll != p.RestartingAll {
@@ -186,7 +186,7 @@ func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
 func (w *worker) reject(want *pod.Spec, e *pod.RejectError) {
 	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, e.Reason
 	w.rec.TerminalMessage, w.rec.dirty = status.RejectedPrefix+e.Message, true
-	delete(w.trouble.of, "")
+	delete(w.failedSteps.of, "")
 	w.log.Warn("Rejecting pod", "reason", e.Reason, "message", e.Message, "error", e.Err)
 	w.event(want, "", pod.EventWarning, e.Reason, "%s", e.Message)
 }

@@ -21,9 +21,9 @@ type report struct {
 	gen  uint64 // of the update it acted on
 	busy bool   // the plan has steps, or stops the pod
 	// behind is why an edit, or the pod's stop, is blocked; zero: it is not.
-	behind pod.Trouble
+	behind pod.Failure
 	// stuck is a failure that keeps the pod from continuing, see worker.stuck; zero: none.
-	stuck pod.Trouble
+	stuck pod.Failure
 	pod   *v1.Pod
 	reportMetadata
 	fresh bool // the status or its metadata differs from the last report
@@ -115,13 +115,13 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	if w.env.reportLogs {
 		r.logs = logsOf(v.Have)
 	}
-	if p.Behind || w.trouble.stopFailure.Reason != "" {
+	if p.Behind || w.failedSteps.stopFailure.Reason != "" {
 		if r.behind = r.stuck; r.behind.Reason == "" {
-			r.behind = pod.Trouble{Reason: "Waiting", Message: p.WaitFor}
+			r.behind = pod.Failure{Reason: "Waiting", Message: p.WaitFor}
 		}
 	}
 	r.final = v.Forbidden != "" && !podview.ContainersRunning(v.Have)
-	for _, t := range w.trouble.of {
+	for _, t := range w.failedSteps.of {
 		r.final = r.final || t.Final
 	}
 	select {
@@ -135,7 +135,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 // instanceTerminated reports whether the pod's newest instance has terminated. If an edit needs a
 // new instance, the recorded end of the old instance does not count.
 func (w *worker) instanceTerminated(v plan.View, p plan.Plan) bool {
-	return p.Ended.Phase != "" || w.rec.Terminal != "" && (v.Want == nil || deleting(v.Want) || plan.Instance(v) == w.rec.Instance)
+	return p.End.Phase != "" || w.rec.Terminal != "" && (v.Want == nil || deleting(v.Want) || plan.Instance(v) == w.rec.Instance)
 }
 
 // holds returns the UIDs under which the runtime or the disk has something of the pod. A record
@@ -153,14 +153,14 @@ func (w *worker) holds(have pod.Actual) (uids []string) {
 
 // stuck returns the failure that keeps the pod from continuing. A failure to stop or remove
 // something comes first, then one of the pod as a whole, then that of the first container by name.
-func (w *worker) stuck() pod.Trouble {
-	if w.trouble.stopFailure.Reason != "" {
-		return w.trouble.stopFailure
+func (w *worker) stuck() pod.Failure {
+	if w.failedSteps.stopFailure.Reason != "" {
+		return w.failedSteps.stopFailure
 	}
-	for _, name := range sortedNames(w.trouble.of) {
-		return w.trouble.of[name]
+	for _, name := range sortedNames(w.failedSteps.of) {
+		return w.failedSteps.of[name]
 	}
-	return pod.Trouble{}
+	return pod.Failure{}
 }
 
 // counts reduces a status to the part that the next instance of the pod keeps: the restart counts,
@@ -179,7 +179,7 @@ func counts(of v1.PodStatus) (kept v1.PodStatus) {
 // statusOf computes the status of the pod by spec, and returns the pod with it.
 func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	notes := status.Notes{
-		Trouble:            v.Trouble,
+		Failures:           v.Failures,
 		Backoff:            p.Backoff,
 		NotAdmittedReason:  w.update.refused.reason,
 		NotAdmittedMessage: w.update.refused.message,

@@ -88,18 +88,18 @@ func (w *worker) readPending() (changed bool) {
 func (w *worker) read(u podUpdate) (changed bool) {
 	changed = u.want != w.update.want
 	if changed && u.want != nil && (w.update.want == nil || u.want.Hash != w.update.want.Hash) {
-		clear(w.trouble.of) // try a changed spec at once
+		clear(w.failedSteps.of) // try a changed spec at once
 	} else if changed && u.want != nil && (!u.want.Data.Same(w.update.want.Data) || !slices.Equal(u.want.Unread, w.update.want.Unread)) {
 		login := pullSecrets(u.want) != pullSecrets(w.update.want)
-		maps.DeleteFunc(w.trouble.of, func(name string, t pod.Trouble) bool { // retry failures that the changed data can repair
-			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.trouble.step[name] == plan.PullImage
+		maps.DeleteFunc(w.failedSteps.of, func(name string, t pod.Failure) bool { // retry failures that the changed data can repair
+			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.failedSteps.step[name] == plan.PullImage
 		})
 	}
 	if u.devices != w.update.devices {
-		w.trouble.hasten(time.Now())
+		w.failedSteps.hasten(time.Now())
 	}
 	if changed && u.want != nil && w.update.want != nil && !sameClaims(&u.want.Pod.Status, &w.update.want.Pod.Status) {
-		maps.DeleteFunc(w.trouble.of, func(_ string, t pod.Trouble) bool { return claims(t) }) // the cluster has made a claim for the pod
+		maps.DeleteFunc(w.failedSteps.of, func(_ string, t pod.Failure) bool { return claims(t) }) // the cluster has made a claim for the pod
 	}
 	changed = !onlyOtherData(u.want, w.update.want) || u.halt != w.update.halt
 	w.update = u
@@ -112,7 +112,7 @@ func (w *worker) read(u podUpdate) (changed bool) {
 // hasten brings the next tries of steps forward that devices or claims failed. They are due at once after a
 // change of devices. If changes follow each other, they are due with a back-off: a plugin that changes its
 // devices all the time does not keep the pods busy.
-func (t *troubles) hasten(now time.Time) {
+func (t *failedSteps) hasten(now time.Time) {
 	var due time.Time
 	for name, of := range t.of {
 		if of.Reason != pod.ReasonWaitsForDevices && of.Reason != pod.ReasonUnexpectedAdmission && !claims(of) {
@@ -139,8 +139,8 @@ func pullSecrets(want *pod.Spec) string {
 // failed counts a failure to read, stop or remove, and returns how long to wait before the next
 // try.
 func (w *worker) failed() time.Duration {
-	w.trouble.failures++
-	return retryDelay(w.trouble.failures)
+	w.failedSteps.failures++
+	return retryDelay(w.failedSteps.failures)
 }
 
 // retryDelay is 200 ms, doubling to 10 s.

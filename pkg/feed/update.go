@@ -47,7 +47,7 @@ type Difference struct {
 	Fields     []podspec.FieldChange
 	RestartPod bool
 	Containers []string // that restart
-	Resizes    []podspec.Resized
+	Resizes    []podspec.ContainerResize
 	Reason     string
 }
 

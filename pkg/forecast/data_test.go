@@ -127,7 +127,7 @@ func TestI8_SavedSecretsAreNotQuotedInErrors(t *testing.T) {
 		`{"kind": "List", "items": [{"kind": "Secret", "metadata": {"name": "s"}, "data": {"k": ["canary-7f3a"]}}]}`,
 		`{"kind": "List", "items": [{"kind": "Secret", "metadata": {"name": "s"}, "data": "canary-7f3a"}]}`,
 	} {
-		if _, err := ReadSaved([]byte(text), "x.json"); err == nil || strings.Contains(err.Error(), "canary") {
+		if _, err := ReadSavedSet([]byte(text), "x.json"); err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -41,7 +41,7 @@ type Options struct {
 	// Halted is why the node starts no pod at all, "" when it does: it is drained, or shuts down.
 	Halted string
 	// Against is the saved set to compare with instead of the runtime; nil for none.
-	Against *Saved
+	Against *SavedSet
 }
 
 // Forecast has the changes that serving a set would make.
@@ -93,7 +93,7 @@ type Change struct {
 	RestartPod        bool
 	RestartContainers []string
 	// Resizes names the containers that are resized in place, without a restart.
-	Resizes []podspec.Resized
+	Resizes []podspec.ContainerResize
 	// Reason says why something restarts, or why a pod is removed although a manifest still
 	// defines it; may be empty.
 	Reason string
@@ -121,7 +121,7 @@ func Preview(ctx context.Context, o Options) (Forecast, error) {
 		}
 		return againstRuntime(state, have, o, time.Now()), nil
 	}
-	return againstSaved(state, &Saved{}, o.Config.Visible), nil
+	return againstSaved(state, &SavedSet{}, o.Config.Visible), nil
 }
 
 // noteMissingDependencies notes every pod with a dependency that no source defines: it does
@@ -137,7 +137,7 @@ func (f *Forecast) noteMissingDependencies() {
 }
 
 // againstSaved compares state with a set that an earlier merge wrote.
-func againstSaved(state *podconfig.Merged, saved *Saved, visible podconfig.Visible) Forecast {
+func againstSaved(state *podconfig.Merged, saved *SavedSet, visible podconfig.Visible) Forecast {
 	f := Forecast{State: state, visible: visible}
 	old := map[pod.Key]*pod.Spec{}
 	for _, s := range saved.Pods {
@@ -184,7 +184,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now t
 	}
 	for want := range state.Pods.All() {
 		a, r := runs[want.Key], records[want.Key]
-		found := plan.Found{Layer: lastOrigin(a, r, o.TranslateOrigin).Layer(), Spec: r.Want, ShownUID: a.UID, Running: podview.Running(a), Stopping: !r.StopSince.IsZero()}
+		found := plan.FoundPod{Layer: lastOrigin(a, r, o.TranslateOrigin).Layer(), Spec: r.Want, ShownUID: a.UID, Running: podview.Running(a), Stopping: !r.StopSince.IsZero()}
 		switch d := plan.Delayed(state, want, found, o.RequireSourceReady); {
 		case d != nil && d.Stop:
 			f.removeRunning(a, r, lastOrigin(a, r, o.TranslateOrigin), "it is already being stopped")
@@ -246,7 +246,7 @@ func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Recor
 	for _, name := range plan.Resized(c.Steps) {
 		have := a.Containers[name]
 		has := cmp.Or(r.ContainerNotes[have.ID].Resources, have.Resources)
-		c.Resizes = append(c.Resizes, podspec.Resized{Container: name, Resources: pod.ResourcesChanged(has, want.Resources(name))})
+		c.Resizes = append(c.Resizes, podspec.ContainerResize{Container: name, Resources: pod.ResourcesChanged(has, want.Resources(name))})
 	}
 }
 

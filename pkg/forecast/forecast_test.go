@@ -316,13 +316,13 @@ func TestPreviewSaysThatTheRuntimeFailed(t *testing.T) {
 }
 
 // saved returns a set as merge writes it.
-func saved(t *testing.T, items ...any) *Saved {
+func saved(t *testing.T, items ...any) *SavedSet {
 	t.Helper()
 	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := ReadSaved(data, "before.json")
+	s, err := ReadSavedSet(data, "before.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +341,7 @@ func TestPreviewAgainstASavedSet(t *testing.T) {
 	web, was, old := lookSpec("web", "nginx:2"), lookSpec("web", "nginx:1"), lookSpec("old", "x")
 	for name, c := range map[string]struct {
 		sources []source.Source
-		against *Saved
+		against *SavedSet
 		want    []string
 	}{
 		"the same": {
@@ -429,7 +429,7 @@ func TestReadSavedRefusesWhatMergeDidNotWrite(t *testing.T) {
 		"kind: List\nitems: [{kind: Ingress}]": `kind "Ingress"`,
 		"kind: List\nitems: [{kind: Secret, metadata: {name: s}, data: {k: '*'}}]": "not base64",
 	} {
-		if _, err := ReadSaved([]byte(in), "x.yaml"); err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "x.yaml") {
+		if _, err := ReadSavedSet([]byte(in), "x.yaml"); err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "x.yaml") {
 			t.Errorf("%q: got %v, want an error in x.yaml that says %s", in, err, says)
 		}
 	}
@@ -439,7 +439,7 @@ func TestReadSavedRefusesWhatMergeDidNotWrite(t *testing.T) {
 func TestReadSaved_Workload_IsPassedOver(t *testing.T) {
 	t.Parallel()
 	const text = "kind: List\nitems:\n- {apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}\n- {kind: Pod, metadata: {name: web-1, namespace: default}}\n"
-	saved, err := ReadSaved([]byte(text), "x.yaml")
+	saved, err := ReadSavedSet([]byte(text), "x.yaml")
 	if err != nil || len(saved.Pods) != 1 || saved.Pods[0].Name != "web-1" {
 		t.Errorf("%+v, %v", saved, err)
 	}

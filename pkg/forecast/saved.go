@@ -15,9 +15,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
-// Saved is a merged set that an earlier merge wrote: pods by their names on the node, those of
+// SavedSet is a merged set that an earlier merge wrote: pods by their names on the node, those of
 // workloads included, and the comparable part of the config objects.
-type Saved struct {
+type SavedSet struct {
 	Pods    []*pod.Spec
 	objects map[objectKey]savedObject
 }
@@ -30,9 +30,9 @@ type savedObject struct {
 	sum    pod.ObjectSum
 }
 
-// ReadSaved decodes a List as merge writes it, YAML or JSON. file is named in
+// ReadSavedSet decodes a List as merge writes it, YAML or JSON. file is named in
 // errors and is the origin of the pods.
-func ReadSaved(data []byte, file string) (*Saved, error) {
+func ReadSavedSet(data []byte, file string) (*SavedSet, error) {
 	var list struct {
 		Kind  string            `json:"kind"`
 		Items []json.RawMessage `json:"items"`
@@ -43,7 +43,7 @@ func ReadSaved(data []byte, file string) (*Saved, error) {
 	if list.Kind != "List" && list.Kind != "PodList" {
 		return nil, fmt.Errorf("%s: not a saved set: kind is %q, want List (as merge -o yaml writes it)", file, list.Kind)
 	}
-	saved := &Saved{objects: map[objectKey]savedObject{}}
+	saved := &SavedSet{objects: map[objectKey]savedObject{}}
 	for i, item := range list.Items {
 		var meta struct {
 			Kind     string `json:"kind"`
@@ -153,7 +153,7 @@ func savedSecret(item json.RawMessage, o *pod.Object) (savedObject, error) {
 // bound returns a saved pod bound to the saved objects it names. A set holds one object of a
 // name, of any source. If now is bound to another source's object, the set does not have its
 // old content, and it counts as unchanged.
-func (s *Saved) bound(was, now *pod.Spec, state *podconfig.Merged) *pod.Spec {
+func (s *SavedSet) bound(was, now *pod.Spec, state *podconfig.Merged) *pod.Spec {
 	var objects []*pod.Object
 	var sums []pod.ObjectSum
 	done := map[objectKey]bool{}

@@ -34,7 +34,7 @@ func TestCollect_RegistriesHang_DelayItBoundedly(t *testing.T) {
 		}
 		s, cfg := stocked(t, 0, hours)
 		var asked, now, most atomic.Int64
-		cfg.Answers = func(ctx context.Context, registry string) bool {
+		cfg.RegistryAnswers = func(ctx context.Context, registry string) bool {
 			asked.Add(1)
 			most.Store(max(most.Load(), now.Add(1)))
 			defer now.Add(-1)
@@ -80,7 +80,7 @@ func TestCollect_RegistryIsSilent_ItsImagesStay(t *testing.T) {
 	t.Parallel()
 	s, cfg := stocked(t, 0, map[string]int{"a:1": 1, "evil.example/x:1": 5, "b:1": 3})
 	s.images[1].Names = append(s.images[1].Names, pulledImage("evil.example/b:1").Names...)
-	cfg.Answers = func(_ context.Context, registry string) bool { return registry == "docker.io" }
+	cfg.RegistryAnswers = func(_ context.Context, registry string) bool { return registry == "docker.io" }
 	if err := NewInventory(cfg).Collect(t.Context()); err == nil || !slices.Equal(s.removed, []string{"sha256:a"}) {
 		t.Errorf("%v, removed %v", err, s.removed)
 	}
@@ -114,7 +114,7 @@ func TestCollect_ImageSeenDuringItsPull_IsNoArchive(t *testing.T) {
 		s.images[i].Names = s.images[i].Names[1:]
 	}
 	v := NewInventory(cfg)
-	n, _, err := v.Look(t.Context())
+	n, _, err := v.Observe(t.Context())
 	if err != nil || !n.Images[0].Archive {
 		t.Fatalf("%v, without a digest: %+v", err, n.Images)
 	}

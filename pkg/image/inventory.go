@@ -17,8 +17,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/reclaim"
 )
 
-// Stock is the images and containers of a runtime.
-type Stock interface {
+// InventoryRuntime is the runtime whose images an Inventory manages.
+type InventoryRuntime interface {
 	Images(ctx context.Context) ([]pod.Image, error)
 	// ImageUsers returns the containers of the runtime, also those that nodectl did not create.
 	ImageUsers(ctx context.Context) ([]pod.ImageUser, error)
@@ -27,9 +27,9 @@ type Stock interface {
 	Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error)
 }
 
-// InventoryConfig is the configuration of an Inventory. Only Stock is required.
+// InventoryConfig is the configuration of an Inventory. Only Runtime is required.
 type InventoryConfig struct {
-	Stock Stock
+	Runtime InventoryRuntime
 	// File stores when each image was last in use. It is written when an image appears or
 	// vanishes, or becomes used or unused. "" stores nothing.
 	File string
@@ -43,18 +43,18 @@ type InventoryConfig struct {
 	// complete is false if not all pods are known, because a source has not answered or the pods
 	// were not read.
 	Desired func() (images map[string][]string, complete bool)
-	// Known is closed when Desired is complete, which Run waits for. nil means that it is
+	// PodsKnown is closed when Desired is complete, which Run waits for. nil means that it is
 	// complete from the start.
-	Known <-chan struct{}
+	PodsKnown <-chan struct{}
 	// Archives returns the names of the images that were imported from archives.
 	Archives func() []string
 	// Layers returns the layers of images by image ID. It may leave out images.
 	Layers func(ctx context.Context) (map[string][]reclaim.Layer, error)
 	// Disk measures the file system of a directory.
 	Disk func(dir string) (bytes, inodes reclaim.Level, err error)
-	// Answers reports whether a registry answers; it must be safe for concurrent use. nil sends
-	// the registry, and its mirrors, a request.
-	Answers func(ctx context.Context, registry string) bool
+	// RegistryAnswers reports whether a registry answers; it must be safe for concurrent use. nil
+	// sends the registry, and its mirrors, a request.
+	RegistryAnswers func(ctx context.Context, registry string) bool
 	// Mirrors returns the URLs that the runtime asks in place of a registry; nil: there are none.
 	Mirrors func(registry string) []string
 	Policy  reclaim.ImagePolicy
@@ -104,9 +104,9 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 	if cfg.Mirrors == nil {
 		cfg.Mirrors = func(string) []string { return nil }
 	}
-	if cfg.Answers == nil {
-		cfg.Answers = func(ctx context.Context, registry string) bool {
-			return Answers(ctx, registry, cfg.Mirrors(registry)...)
+	if cfg.RegistryAnswers == nil {
+		cfg.RegistryAnswers = func(ctx context.Context, registry string) bool {
+			return RegistryAnswers(ctx, registry, cfg.Mirrors(registry)...)
 		}
 	}
 	return &Inventory{cfg: cfg, silent: map[string]time.Time{}, wake: make(chan struct{}, 1)}
@@ -115,9 +115,9 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 // Run calls Collect when all pods are known, then every five minutes and after Pulled, until ctx
 // ends.
 func (v *Inventory) Run(ctx context.Context) {
-	if v.cfg.Known != nil {
+	if v.cfg.PodsKnown != nil {
 		select {
-		case <-v.cfg.Known:
+		case <-v.cfg.PodsKnown:
 		case <-ctx.Done():
 		}
 	}
@@ -155,21 +155,21 @@ func (v *Inventory) report(err error) {
 	v.failed = text
 }
 
-// Look returns the images, the least recently used first, and their file system. complete is false
+// Observe returns the images, the least recently used first, and their file system. complete is false
 // while not all pods are known. The caller must treat no image as unused then.
-func (v *Inventory) Look(ctx context.Context) (n reclaim.Node, complete bool, err error) {
+func (v *Inventory) Observe(ctx context.Context) (n reclaim.Node, complete bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.look(ctx)
 }
 
 func (v *Inventory) look(ctx context.Context) (n reclaim.Node, complete bool, err error) {
-	listed, err := v.cfg.Stock.Images(ctx)
+	listed, err := v.cfg.Runtime.Images(ctx)
 	if err != nil {
 		return n, false, fmt.Errorf("list images: %w", err)
 	}
 	// Containers are listed after images, so that a container created in between is a user.
-	containers, err := v.cfg.Stock.ImageUsers(ctx)
+	containers, err := v.cfg.Runtime.ImageUsers(ctx)
 	if err != nil {
 		return n, false, fmt.Errorf("list containers: %w", err)
 	}
@@ -232,7 +232,7 @@ func (v *Inventory) disk(ctx context.Context) ([]reclaim.Filesystem, error) {
 	if v.cfg.Disk == nil {
 		return nil, nil
 	}
-	images, _, err := v.cfg.Stock.Filesystems(ctx)
+	images, _, err := v.cfg.Runtime.Filesystems(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("find the file system of images: %w", err)
 	}
@@ -430,7 +430,7 @@ func (v *Inventory) do(ctx context.Context, steps []reclaim.Step, done func(recl
 			continue
 		}
 		began := time.Now()
-		if err := v.cfg.Stock.RemoveImage(ctx, s.ID); err != nil {
+		if err := v.cfg.Runtime.RemoveImage(ctx, s.ID); err != nil {
 			errs = append(errs, fmt.Errorf("remove image %s: %w", s.Name, err))
 			continue
 		}

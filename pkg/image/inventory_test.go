@@ -84,8 +84,8 @@ func stocked(t *testing.T, free int64, hours map[string]int) (*fakeStock, Invent
 		t.Fatal(err)
 	}
 	return s, InventoryConfig{
-		Stock: s, File: file, Disk: s.disk, Policy: reclaim.ImagePolicy{High: 85, Low: 70, MinAge: time.Minute},
-		Answers: func(context.Context, string) bool { return true },
+		Runtime: s, File: file, Disk: s.disk, Policy: reclaim.ImagePolicy{High: 85, Low: 70, MinAge: time.Minute},
+		RegistryAnswers: func(context.Context, string) bool { return true },
 	}
 }
 
@@ -106,7 +106,7 @@ func TestCollect_DiskIsFull_RemovesUnusedByLastUse(t *testing.T) {
 	cfg.Archives = func() []string { return []string{"docker.io/library/archive:1"} }
 	var mu sync.Mutex // guards asked
 	asked := map[string]int{}
-	cfg.Answers = func(_ context.Context, registry string) bool {
+	cfg.RegistryAnswers = func(_ context.Context, registry string) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		asked[registry]++
@@ -173,7 +173,7 @@ func TestRun_PodsBecomeKnown_CollectsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, cfg := stocked(t, 0, map[string]int{"a:1": 1})
 		known := make(chan struct{})
-		cfg.Known = known
+		cfg.PodsKnown = known
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		defer wg.Wait()
@@ -215,7 +215,7 @@ func TestLook_NothingChanges_WritesNothing(t *testing.T) {
 	s.users = []pod.ImageUser{{ID: "c1", Images: []string{"docker.io/library/a:1"}}}
 	look := func(v *Inventory) (reclaim.Image, os.FileInfo) {
 		t.Helper()
-		n, _, err := v.Look(t.Context())
+		n, _, err := v.Observe(t.Context())
 		info, serr := os.Stat(cfg.File)
 		if err = errors.Join(err, serr); err != nil {
 			t.Fatal(err)
@@ -300,11 +300,11 @@ func TestAnswers_AnyAnswerThatIsNoServerError_Counts(t *testing.T) {
 	plain, secure := httptest.NewServer(handler), httptest.NewUnstartedServer(handler)
 	secure.StartTLS() // by an authority that is not trusted
 	defer secure.Close()
-	if !Answers(t.Context(), plain.Listener.Addr().String()) || !Answers(t.Context(), secure.Listener.Addr().String()) {
+	if !RegistryAnswers(t.Context(), plain.Listener.Addr().String()) || !RegistryAnswers(t.Context(), secure.Listener.Addr().String()) {
 		t.Error("a registry that asks for credentials answers")
 	}
 	code = http.StatusServiceUnavailable
-	if Answers(t.Context(), plain.Listener.Addr().String()) {
+	if RegistryAnswers(t.Context(), plain.Listener.Addr().String()) {
 		t.Error("a registry that is out of service does not answer")
 	}
 	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -315,7 +315,7 @@ func TestAnswers_AnyAnswerThatIsNoServerError_Counts(t *testing.T) {
 	defer mirror.Close()
 	plain.Close()
 	gone := plain.Listener.Addr().String()
-	if Answers(t.Context(), gone) || Answers(t.Context(), gone, mirror.URL) {
+	if RegistryAnswers(t.Context(), gone) || RegistryAnswers(t.Context(), gone, mirror.URL) {
 		t.Error("a registry that is not there does not answer, nor does a mirror that fails")
 	}
 	v := NewInventory(InventoryConfig{Mirrors: func(registry string) []string {
@@ -324,7 +324,7 @@ func TestAnswers_AnyAnswerThatIsNoServerError_Counts(t *testing.T) {
 		}
 		return []string{"http://" + gone, mirror.URL + "/hub/"}
 	}})
-	if !v.cfg.Answers(t.Context(), gone) {
+	if !v.cfg.RegistryAnswers(t.Context(), gone) {
 		t.Error("a registry whose second mirror answers does not answer")
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/reclaim"
 )
 
-// evictionAskLimit is how long LookWhole may ask registries. It is short because a disk is nearly
-// full meanwhile.
+// evictionAskLimit is how long ObserveForEviction may ask registries. It is short because a disk is
+// nearly full meanwhile.
 const evictionAskLimit = 10 * time.Second
 
-// LookWhole returns the images with all fields that an eviction needs: their layers, and Silent for
-// unused images from a registry that does not answer. It returns ErrPodsUnknown if not all pods are
-// known.
-func (v *Inventory) LookWhole(ctx context.Context) ([]reclaim.Image, error) {
+// ObserveForEviction returns the images with all fields that an eviction needs: their layers, and
+// Silent for unused images from a registry that does not answer. It returns ErrPodsUnknown if not
+// all pods are known.
+func (v *Inventory) ObserveForEviction(ctx context.Context) ([]reclaim.Image, error) {
 	n, err := v.lookComplete(ctx)
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (v *Inventory) LookWhole(ctx context.Context) ([]reclaim.Image, error) {
 
 // lookComplete calls Look, and returns ErrPodsUnknown while not all pods are known.
 func (v *Inventory) lookComplete(ctx context.Context) (reclaim.Node, error) {
-	n, complete, err := v.Look(ctx)
+	n, complete, err := v.Observe(ctx)
 	if err == nil && !complete {
 		err = ErrPodsUnknown
 	}

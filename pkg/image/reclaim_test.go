@@ -17,15 +17,15 @@ import (
 func TestReclaim_ImageHasAUserByNow_Stays(t *testing.T) {
 	t.Parallel()
 	s, cfg := stocked(t, 10, map[string]int{"a:1": 1, "b:1": 5, "c:1": 3, "quay.io/silent:1": 53})
-	cfg.Answers = func(_ context.Context, registry string) bool { return registry == "docker.io" }
+	cfg.RegistryAnswers = func(_ context.Context, registry string) bool { return registry == "docker.io" }
 	known := false
 	cfg.Desired = func() (map[string][]string, bool) { return nil, known }
 	v := NewInventory(cfg)
-	if _, err := v.LookWhole(t.Context()); !errors.Is(err, ErrPodsUnknown) {
+	if _, err := v.ObserveForEviction(t.Context()); !errors.Is(err, ErrPodsUnknown) {
 		t.Errorf("while not all pods are known: %v", err)
 	}
 	known = true
-	images, err := v.LookWhole(t.Context())
+	images, err := v.ObserveForEviction(t.Context())
 	if err != nil || len(images) != 4 {
 		t.Fatalf("%v, %v", images, err)
 	}

@@ -27,10 +27,10 @@ const (
 	silentFor = time.Hour
 )
 
-// Answers reports whether one of a registry's mirrors, which are URLs, or the registry itself answers:
-// over HTTPS, with any certificate, or over HTTP. A status of 500 or more is no answer. The requests
-// have no credentials and follow no redirect.
-func Answers(ctx context.Context, registry string, mirrors ...string) bool {
+// RegistryAnswers reports whether one of a registry's mirrors, which are URLs, or the registry
+// itself answers: over HTTPS, with any certificate, or over HTTP. A status of 500 or more is no
+// answer. The requests have no credentials and follow no redirect.
+func RegistryAnswers(ctx context.Context, registry string, mirrors ...string) bool {
 	for _, m := range mirrors {
 		if answersAt(ctx, strings.TrimSuffix(m, "/")+"/v2/") {
 			return true
@@ -125,7 +125,7 @@ func (v *Inventory) ask(ctx context.Context, hosts map[string]bool, limit time.D
 			if ctx.Err() != nil {
 				return nil
 			}
-			is := v.cfg.Answers(ctx, host)
+			is := v.cfg.RegistryAnswers(ctx, host)
 			mu.Lock()
 			defer mu.Unlock()
 			if is || ctx.Err() == nil {

@@ -319,14 +319,14 @@ func TestAppendixG_Runtime(t *testing.T) {
 	m.Relist(time.Millisecond, 0, nil)
 	m.Relist(time.Millisecond, time.Minute, errors.New("no"))
 	m.Pulled(3*time.Second, 50<<20)
-	m.Worked("sync", time.Second)
+	m.PodWorkerDuration("sync", time.Second)
 	m.StatusSynced(time.Second)
 	m.WorkerStarted(time.Second)
 	m.PluginRegistered("x.com/gpu")
 	m.DevicesAllocated("x.com/gpu", time.Second)
-	m.PodResourcesAsked("v1", "list", false)
-	m.PodResourcesAsked("v1", "get", true)
-	m.PodResourcesAsked("v1alpha1", "list", true)
+	m.PodResourcesRequested("v1", "list", false)
+	m.PodResourcesRequested("v1", "get", true)
+	m.PodResourcesRequested("v1alpha1", "list", true)
 	want(t, series(t, m.Handler()), map[string]float64{
 		"kubelet_runtime_operations_total{operation_type=list_containers}":           1,
 		"kubelet_runtime_operations_total{operation_type=run_podsandbox}":            2,
@@ -653,7 +653,7 @@ func TestAppendixG_NamesAndLabels(t *testing.T) {
 	}
 	m.Call("RunPodSandbox", "", false, time.Second, errors.New("no"))
 	m.Pulled(time.Second, 1)
-	m.Worked("sync", time.Second)
+	m.PodWorkerDuration("sync", time.Second)
 	m.Cgroup("create", time.Second)
 	m.PluginRegistered("x.com/gpu")
 	m.DevicesAllocated("x.com/gpu", time.Second)
@@ -661,7 +661,7 @@ func TestAppendixG_NamesAndLabels(t *testing.T) {
 	m.ClaimDriverCalled("gpu.test", "/v1.DRAPlugin/NodePrepareResources", "OK", time.Second)
 	m.Claims(func() (int, map[string]int, bool) { return 1, map[string]int{"gpu.test": 1}, true })
 	for _, method := range []string{"list", "get", "get_allocatable"} {
-		m.PodResourcesAsked("v1", method, true)
+		m.PodResourcesRequested("v1", method, true)
 	}
 	m.Request("GET", "pods", false)()
 	all := map[string]bool{}

@@ -31,9 +31,9 @@ func newPlugins(r *prometheus.Registry) plugins {
 	return p
 }
 
-// PodResourcesAsked counts a request for pod resources. Like the kubelet, it counts those of
+// PodResourcesRequested counts a request for pod resources. Like the kubelet, it counts those of
 // version v1alpha1 without their method.
-func (m *Metrics) PodResourcesAsked(version, method string, failed bool) {
+func (m *Metrics) PodResourcesRequested(version, method string, failed bool) {
 	m.plugins.requests.WithLabelValues(version).Inc()
 	if version != "v1" {
 		return

@@ -157,9 +157,9 @@ func newWorkers(r *prometheus.Registry) workers {
 	}
 }
 
-// Worked records how long a pod's worker took for the steps of one plan; operation is create,
-// sync or kill.
-func (m *Metrics) Worked(operation string, took time.Duration) {
+// PodWorkerDuration records how long a pod's worker took for the steps of one plan; operation is
+// create, sync or kill.
+func (m *Metrics) PodWorkerDuration(operation string, took time.Duration) {
 	m.workers.turns.WithLabelValues(operation).Observe(took.Seconds())
 }
 

@@ -46,10 +46,10 @@ type Facts struct {
 }
 
 // Allocatable returns the total that pods may request: the capacity minus the reservations. For
-// memory it also subtracts the huge pages (C-1.41.6). It is the kubelet's number where Spared is
-// among the reserved; admission and the Node object have to be given the same list. It ignores
-// reservations of resources that the capacity lacks (pid). An error names the first resource of
-// which more is reserved than there is.
+// memory it also subtracts the huge pages (C-1.41.6). It is the kubelet's number where
+// HardEvictionReservation is among the reserved; admission and the Node object have to be given the
+// same list. It ignores reservations of resources that the capacity lacks (pid). An error names the
+// first resource of which more is reserved than there is.
 func (f Facts) Allocatable(reserved ...v1.ResourceList) (v1.ResourceList, error) {
 	left := f.Capacity.DeepCopy()
 	for _, list := range reserved {
@@ -82,9 +82,9 @@ func (f Facts) Allocatable(reserved ...v1.ResourceList) (v1.ResourceList, error)
 	return left, nil
 }
 
-// Spared returns the memory and disk that the eviction thresholds keep back from pods
-// (C-1.41.6): a node that has only these left is under pressure.
-func (f Facts) Spared(thresholds []pod.Threshold) v1.ResourceList {
+// HardEvictionReservation returns the memory and disk that the eviction thresholds keep back from
+// pods (C-1.41.6): a node that has only these left is under pressure.
+func (f Facts) HardEvictionReservation(thresholds []pod.Threshold) v1.ResourceList {
 	spared := v1.ResourceList{}
 	for _, t := range thresholds {
 		for signal, name := range map[string]v1.ResourceName{pod.SignalMemory: v1.ResourceMemory, pod.SignalNodeFs: v1.ResourceEphemeralStorage} {

@@ -260,10 +260,10 @@ func TestC_1_41_6_Spared(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := someFacts()
-	if diff := cmp.Diff(map[string]string{"memory": "100Mi", "ephemeral-storage": "10737418400"}, texts(f.Spared(thresholds))); diff != "" {
+	if diff := cmp.Diff(map[string]string{"memory": "100Mi", "ephemeral-storage": "10737418400"}, texts(f.HardEvictionReservation(thresholds))); diff != "" {
 		t.Error(diff)
 	}
-	got, err := f.Allocatable(list("memory", "1Gi"), f.Spared(thresholds))
+	got, err := f.Allocatable(list("memory", "1Gi"), f.HardEvictionReservation(thresholds))
 	if want := map[string]string{"cpu": "4", "memory": "6044Mi", "ephemeral-storage": "96636764000", "hugepages-2Mi": "1Gi"}; err != nil || cmp.Diff(want, texts(got)) != "" {
 		t.Errorf("%v\n%s", err, cmp.Diff(want, texts(got)))
 	}

@@ -100,7 +100,7 @@ func (o *Observer) Recheck() {
 func (o *Observer) Run(ctx context.Context) {
 	start, soon := time.Now(), true
 	for ctx.Err() == nil {
-		if o.Ask(ctx) || time.Since(start) > askSoonFor {
+		if o.PollRuntime(ctx) || time.Since(start) > askSoonFor {
 			soon = false
 		}
 		wait := askEvery
@@ -114,9 +114,9 @@ func (o *Observer) Run(ctx context.Context) {
 	}
 }
 
-// Ask polls the runtime once, and reports whether it is ready. It waits for the runtime
+// PollRuntime polls the runtime once, and reports whether it is ready. It waits for the runtime
 // up to askTimeout.
-func (o *Observer) Ask(ctx context.Context) bool {
+func (o *Observer) PollRuntime(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	r, err := o.cfg.Runtime.Facts(ctx)
@@ -299,10 +299,10 @@ func (o *Observer) Node(ctx context.Context, before *v1.Node) *v1.Node {
 	return o.current.DeepCopy()
 }
 
-// Look is Node after Ask, for an Observer whose Run is not used. Like Ask, it waits for
-// the runtime.
-func (o *Observer) Look(ctx context.Context) *v1.Node {
-	o.Ask(ctx)
+// PollNode is Node after PollRuntime, for an Observer whose Run is not used. Like PollRuntime, it
+// waits for the runtime.
+func (o *Observer) PollNode(ctx context.Context) *v1.Node {
+	o.PollRuntime(ctx)
 	return o.Node(ctx, nil)
 }
 

@@ -192,7 +192,7 @@ func TestC_1_25_6_MessagesOfNotReady(t *testing.T) {
 	stopping := false
 	o.cfg.ShuttingDown = func() bool { return stopping }
 	o.cfg.Health = func() error { return nil }
-	o.Ask(t.Context())
+	o.PollRuntime(t.Context())
 	const network = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"
 	if c := Condition(o.Node(t.Context(), nil), v1.NodeReady); c.Message != network {
 		t.Errorf("network: %s", c.Message)
@@ -200,7 +200,7 @@ func TestC_1_25_6_MessagesOfNotReady(t *testing.T) {
 	r.facts.Store(&pod.RuntimeFacts{Runtime: pod.RuntimeCondition{Known: true, Reason: "R", Message: "m"}, Network: pod.RuntimeCondition{Known: true, OK: true}})
 	o.cfg.Health = func() error { return errors.New("PLEG is not healthy: x") }
 	stopping = true
-	o.Ask(t.Context())
+	o.PollRuntime(t.Context())
 	if c := Condition(o.Node(t.Context(), nil), v1.NodeReady); c.Message != "[PLEG is not healthy: x, container runtime not ready: RuntimeReady=false reason:R message:m, node is shutting down]" {
 		t.Errorf("all: %s", c.Message)
 	}
@@ -215,9 +215,9 @@ func TestC_1_25_2_LookedAtOnDemand(t *testing.T) {
 	ips := known(t)
 	synctest.Test(t, func(t *testing.T) {
 		o := observer(t, well(), ips)
-		first := o.Look(t.Context())
+		first := o.PollNode(t.Context())
 		time.Sleep(time.Hour)
-		again := o.Look(t.Context())
+		again := o.PollNode(t.Context())
 		if Condition(first, v1.NodeReady).Status != v1.ConditionTrue || len(first.Status.Images) != 1 || first.CreationTimestamp.IsZero() ||
 			!again.CreationTimestamp.Equal(&first.CreationTimestamp) {
 			t.Errorf("first %+v, again %+v", first, again)

@@ -46,7 +46,7 @@ type Node struct {
 	NoAppArmor bool
 	// Halted is the reason why the node starts no pods: the machine shuts down, or the node is
 	// drained. Zero: it starts pods.
-	Halted Halted
+	Halted HaltReason
 	// Pressure holds the pressures that the node is under. InCluster says that an API server
 	// assigns pods to this node: then static pods are admitted under pressure (C-1.35.8).
 	Pressure  []v1.NodeConditionType
@@ -56,8 +56,8 @@ type Node struct {
 	CPUs *cpuset.State
 }
 
-// Halted is the reason why a node starts no pods, with a message for users.
-type Halted struct{ Reason, Message string }
+// HaltReason is the reason why a node starts no pods, with a message for users.
+type HaltReason struct{ Reason, Message string }
 
 // Refusal says that a pod may not start. Reason and Message are the kubelet's (C-1.31).
 type Refusal struct {
@@ -103,7 +103,7 @@ func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Ref
 			refused = append(refused, refusal(spec, node.Halted.Reason, node.Halted.Message, spec.Origin.FromAPI()))
 			continue
 		}
-		if owner, known := owners[spec.UID()]; known && owner != spec.Key && pod.ClaimsUID(spec) {
+		if owner, known := owners[spec.UID()]; known && owner != spec.Key && pod.HasChosenUID(spec) {
 			refused = append(refused, refusal(spec, DuplicateUID, fmt.Sprintf("uid %s was generated for pod %s", spec.UID(), owner), false))
 			continue
 		}
@@ -145,7 +145,7 @@ func (a *admission) stopsFirst(spec *pod.Spec, reason, detail string) (string, s
 func uidOwners(want []*pod.Spec) map[string]pod.Key {
 	owners := make(map[string]pod.Key, len(want))
 	for _, spec := range want {
-		if !pod.ClaimsUID(spec) {
+		if !pod.HasChosenUID(spec) {
 			owners[spec.UID()] = spec.Key
 		}
 	}

@@ -93,7 +93,7 @@ func (s *planner) killReason(c pod.Container) string {
 	spec, _ := s.Want.Container(c.Name)
 	notes := s.Record.ContainerNotes[c.ID]
 	failed := func(probe *v1.Probe, kind pod.ProbeKind) bool {
-		ok, known := s.Probed(kind, c)
+		ok, known := s.ProbeStatus(kind, c)
 		return probe != nil && known && !ok
 	}
 	switch {
@@ -265,11 +265,11 @@ func (s *planner) mayStart(name string) bool {
 		s.waitFor(s.Forbidden)
 		return false
 	}
-	if t := s.Trouble[""]; !s.VolumesReady && t.Until.After(s.Now) {
+	if t := s.Failures[""]; !s.VolumesReady && t.Until.After(s.Now) {
 		return false // the method volumes sets Plan.WaitFor
 	}
-	if t := s.Trouble[name]; t.Until.After(s.Now) {
-		text := troubleText("container "+name, t)
+	if t := s.Failures[name]; t.Until.After(s.Now) {
+		text := failureText("container "+name, t)
 		s.wait(t.Until, text)
 		if from := podview.PullBackOffFrom(t); from.After(s.Now) { // from then on the status shows ImagePullBackOff
 			s.wait(from, text)

@@ -22,23 +22,23 @@ const (
 //   - the record has an end, such as an eviction
 //   - the containers show an end (C-1.26.13): the pod does not run again even without a record (I4)
 //   - the active deadline is over (C-1.26.16)
-func (s *planner) endOfInstance() Ended {
+func (s *planner) endOfInstance() InstanceEnd {
 	switch {
 	case s.Want == nil:
-		return Ended{}
+		return InstanceEnd{}
 	case s.Want.EndedAtServer():
 		st := s.Want.Pod.Status
-		return Ended{Phase: string(st.Phase), Reason: st.Reason, Message: st.Message}
+		return InstanceEnd{Phase: string(st.Phase), Reason: st.Reason, Message: st.Message}
 	case s.newInstance != "":
-		return Ended{}
+		return InstanceEnd{}
 	case s.Record.Terminal != "" && s.target == s.Record.Instance:
-		return Ended{Phase: string(s.Record.Terminal), Reason: s.Record.TerminalReason, Message: s.Record.TerminalMessage}
+		return InstanceEnd{Phase: string(s.Record.Terminal), Reason: s.Record.TerminalReason, Message: s.Record.TerminalMessage}
 	}
 	phase := s.phaseByContainers()
 	if s.exceedsDeadline(phase) {
-		return Ended{Phase: failed, Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
+		return InstanceEnd{Phase: failed, Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
 	}
-	return Ended{Phase: phase}
+	return InstanceEnd{Phase: phase}
 }
 
 // phaseByContainers returns the final phase that follows from the containers, "" for none. Sidecars
@@ -128,7 +128,7 @@ func (s *planner) exceedsDeadline(phase string) bool {
 // awaitDeadline sets Plan.Wait of a pod that continues, so that the worker plans it again at its
 // active deadline.
 func (s *planner) awaitDeadline() {
-	if s.Want == nil || s.deleting() || s.Want.Pod.Spec.ActiveDeadlineSeconds == nil || s.p.Ended.Phase != "" {
+	if s.Want == nil || s.deleting() || s.Want.Pod.Spec.ActiveDeadlineSeconds == nil || s.p.End.Phase != "" {
 		return
 	}
 	if at, ok := s.deadline(); ok {

@@ -77,10 +77,10 @@ type simulation struct {
 	ids int // how many IDs it has assigned
 }
 
-// newSimulation returns the node that v describes, without its hindrances. It copies the parts that
+// newSimulation returns the node that v describes, without its blockers. It copies the parts that
 // the simulation changes, so that the caller's View stays unchanged.
 func newSimulation(v View) *simulation {
-	v.Hindrances = Hindrances{}
+	v.Blockers = Blockers{}
 	v.Health = pod.Health{Started: make(map[string]pod.ProbeStatus)}
 	v.Have.Older = slices.Clone(v.Have.Older)
 	v.Have.Dead = slices.Clone(v.Have.Dead)

@@ -123,19 +123,19 @@ func TestNewView_RecordOfAnEarlierInstance_IsCaughtUp(t *testing.T) {
 	if v.Record.Instance != m.rec.Instance || !v.Record.StopSince.IsZero() || v.Record.Terminal != "" || !v.VolumesReady {
 		t.Errorf("the view holds on to what ended: %+v", v)
 	}
-	if p := plan.Next(v); p.Stopping || p.Ended.Phase != "" {
+	if p := plan.Next(v); p.Stopping || p.End.Phase != "" {
 		t.Errorf("the instance that runs is ended: %v", p)
 	}
 }
 
 // TestNewView_EveryField_IsGivenToBoth: a new field of View is a parameter of NewView, in the
-// record, or one of the hindrances that a forecast leaves out. Health and MaxBackoff have their
+// record, or one of the blockers that a forecast leaves out. Health and MaxBackoff have their
 // own place in a forecast. Any other field could be set by an agent and missing in a forecast.
 func TestNewView_EveryField_IsGivenToBoth(t *testing.T) {
 	t.Parallel()
 	given := []string{"Want", "Have", "Record", "VolumesReady", "VolumesStale", "VolumesUntil", "Forbidden", "Now"}
 	ofForecast := []string{
-		"Hindrances",  // left out
+		"Blockers",    // left out
 		"Health",      // probes pass
 		"MaxBackoff",  // back-offs are over
 		"VolumesLeft", // every set-up succeeds

@@ -35,7 +35,7 @@ type viewYAML struct {
 	VolumesReady   *bool                         `json:"volumesReady"`
 	VolumesLeft    bool                          `json:"volumesLeft"`
 	VolumesStale   bool                          `json:"volumesStale"`
-	Trouble        map[string]troubleYAML        `json:"trouble"`
+	Failures       map[string]failureYAML        `json:"trouble"`
 	StopSince      string                        `json:"stopSince"` // how long ago
 	StopGrace      *int64                        `json:"stopGrace"`
 	StopAsked      bool                          `json:"stopAsked"`
@@ -56,7 +56,7 @@ type viewYAML struct {
 	MaxBackoff     string                        `json:"maxBackoff"`
 }
 
-type troubleYAML struct {
+type failureYAML struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 	Count   int    `json:"count"`
@@ -113,7 +113,7 @@ func describe(v plan.View) string {
 	if p.RestartingAll {
 		b.WriteString("(restarting all)\n")
 	}
-	switch end := p.Ended; {
+	switch end := p.End; {
 	case end.Reason != "":
 		fmt.Fprintf(&b, "(ended %s %s: %s)\n", end.Phase, end.Reason, end.Message)
 	case end.Phase != "":
@@ -145,7 +145,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 			ContainerNotes: y.ContainerNotes, Streaks: y.Streaks, RestartingAll: y.Restarting, StartTime: plantest.Now.Add(-time.Hour),
 		},
 		VolumesReady: !have.Empty(), VolumesStale: y.VolumesStale, VolumesLeft: y.VolumesLeft,
-		Hindrances: plan.Hindrances{NoNetwork: y.NetworkDown, Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits},
+		Blockers: plan.Blockers{NoNetwork: y.NetworkDown, Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits},
 	}
 	v.Forbidden = y.Forbidden
 	v.Health, err = readHealth(y.Health, have)
@@ -193,15 +193,15 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		}
 		v.VolumesUntil = plantest.Now.Add(d)
 	}
-	for name, tr := range y.Trouble {
+	for name, tr := range y.Failures {
 		d, err := time.ParseDuration(cmp.Or(tr.In, "0s"))
 		if err != nil {
 			return v, err
 		}
-		if v.Trouble == nil {
-			v.Trouble = map[string]pod.Trouble{}
+		if v.Failures == nil {
+			v.Failures = map[string]pod.Failure{}
 		}
-		v.Trouble[name] = pod.Trouble{Reason: tr.Reason, Message: tr.Message, Count: tr.Count, Until: plantest.Now.Add(d)}
+		v.Failures[name] = pod.Failure{Reason: tr.Reason, Message: tr.Message, Count: tr.Count, Until: plantest.Now.Add(d)}
 	}
 	if text := section(arc, "recorded.yaml"); text != nil {
 		if v.Record.Want, err = plantest.Spec(text); err != nil {

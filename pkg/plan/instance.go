@@ -24,11 +24,11 @@ func Replaces(old, want *pod.Spec) bool {
 	return old.UID() != want.UID() || compare(old, want).podChanged(old.SandboxHash)
 }
 
-// Revives reports whether an edit from old to want may start a terminated pod again
+// RestartsTerminated reports whether an edit from old to want may start a terminated pod again
 // (C-1.26.15). Next also compares the hashes of its containers, and may find that the pod does
-// not start. A pod of an API server never starts again. Revives returns false if one of the
-// specs is nil.
-func Revives(old, want *pod.Spec) bool {
+// not start. A pod of an API server never starts again. RestartsTerminated returns false if one of
+// the specs is nil.
+func RestartsTerminated(old, want *pod.Spec) bool {
 	if old == nil || want == nil || want.Origin.FromAPI() {
 		return false
 	}

@@ -38,7 +38,7 @@ func TestC_1_26_15_WhatAnEditAsksFor(t *testing.T) {
 			if got := plan.Replaces(made, want); got != test.replaces {
 				t.Errorf("replaces: %t", got)
 			}
-			if got := plan.Revives(made, want); got != test.revives {
+			if got := plan.RestartsTerminated(made, want); got != test.revives {
 				t.Errorf("revives: %t", got)
 			}
 			m, f := newSim(), base
@@ -53,12 +53,12 @@ func TestC_1_26_15_WhatAnEditAsksFor(t *testing.T) {
 			}
 			served := *want
 			served.Origin.Source = "api"
-			if plan.Revives(made, &served) {
+			if plan.RestartsTerminated(made, &served) {
 				t.Error("a pod of an API server is brought back")
 			}
 		})
 	}
-	if s := base.spec(); plan.Replaces(nil, s) || plan.Revives(nil, s) || plan.Replaces(s, nil) || plan.Revives(s, nil) {
+	if s := base.spec(); plan.Replaces(nil, s) || plan.RestartsTerminated(nil, s) || plan.Replaces(s, nil) || plan.RestartsTerminated(s, nil) {
 		t.Error("a spec that is not there changes")
 	}
 }
@@ -72,7 +72,7 @@ func TestP17_HashOfOtherRulesReplacesNothing(t *testing.T) {
 	made, want := *f.spec(), f.spec()
 	made.SandboxHash = "v0-old"
 	made.ContainerHashes = map[string]string{"c0": "v0-old"}
-	if plan.Replaces(&made, want) || plan.Revives(&made, want) {
+	if plan.Replaces(&made, want) || plan.RestartsTerminated(&made, want) {
 		t.Error("it was not edited")
 	}
 	f.hostname++

@@ -112,7 +112,7 @@ func act(t *rapid.T, m *sim, f, before *podShape) {
 		m.round(-1)
 	case "kill":
 		m.round(rapid.IntRange(0, 8).Draw(t, "after"))
-		m.trouble = map[string]pod.Trouble{}
+		m.failures = map[string]pod.Failure{}
 	case "exit", "unknown":
 		if n := len(m.containers); n > 0 {
 			c := m.containers[rapid.IntRange(0, n-1).Draw(t, "which")]

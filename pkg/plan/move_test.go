@@ -25,7 +25,7 @@ func TestMoves_Containers_AreThoseOnOtherSharedCPUs(t *testing.T) {
 		Dead: []pod.Container{c("f", pod.StateRunning, "0-3", pod.Placement{})},
 	}
 	var got []string
-	for _, c := range plan.Moves(have, "0,2-3") {
+	for _, c := range plan.ContainersToMove(have, "0,2-3") {
 		got = append(got, c.ID)
 	}
 	if fmt.Sprint(got) != "[a d f]" {

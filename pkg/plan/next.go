@@ -181,7 +181,7 @@ func (s *planner) terminated() bool {
 	if end.Phase == "" {
 		return false
 	}
-	s.p.Ended = end
+	s.p.End = end
 	why := "pod has terminated: " + cmp.Or(end.Reason, end.Phase)
 	if e := s.Record.Evicted(); e != nil && e.Condition != "" && !s.Want.Origin.FromAPI() {
 		s.waitFor(fmt.Sprintf("pod was evicted, and starts again after %s", e.Condition))
@@ -255,7 +255,7 @@ func (s *planner) blocked() bool {
 	if s.SandboxReady() {
 		return false
 	}
-	trouble := s.Trouble[""]
+	failure := s.Failures[""]
 	switch {
 	case s.Forbidden != "":
 		s.p.WaitFor = s.Forbidden
@@ -264,8 +264,8 @@ func (s *planner) blocked() bool {
 		s.p.WaitFor = s.Refused
 	case s.Waits != "" && !podview.MayRun(s.Have): // a pod that runs does not wait for its dependencies; its next instance does
 		s.p.WaitFor = s.Waits
-	case trouble.Until.After(s.Now):
-		s.wait(trouble.Until, troubleText("pod", trouble))
+	case failure.Until.After(s.Now):
+		s.wait(failure.Until, failureText("pod", failure))
 	case s.NoNetwork && !s.Want.Pod.Spec.HostNetwork:
 		s.p.WaitFor = WaitNetwork
 	default:

@@ -57,18 +57,18 @@ type View struct {
 	Forbidden string
 	// Health holds the probe statuses of the running containers.
 	Health pod.Health
-	Hindrances
+	Blockers
 	// MaxBackoff caps the crash back-off on this node; 0 is 5 min.
 	MaxBackoff time.Duration
 	Now        time.Time
 }
 
-// Hindrances are temporary reasons why the worker cannot carry out a part of the plan now. A
+// Blockers are temporary reasons why the worker cannot carry out a part of the plan now. A
 // forecast leaves all of them out.
-type Hindrances struct {
-	// Trouble holds the failures that are retried later, by container name; "" is the sandbox
+type Blockers struct {
+	// Failures holds the failures that are retried later, by container name; "" is the sandbox
 	// or the pod as a whole (volumes included).
-	Trouble map[string]pod.Trouble
+	Failures map[string]pod.Failure
 	// NoNetwork says that the runtime's pod network does not work. Pods on the host
 	// network do not wait for it.
 	NoNetwork bool
@@ -89,11 +89,11 @@ type Hindrances struct {
 // for an instance of want.
 type Volumes func(want *pod.Spec, instance int) (ready, current bool, until time.Time)
 
-// NewView returns the view of a pod without hindrances. want is nil for a pod to remove, rec
+// NewView returns the view of a pod without blockers. want is nil for a pod to remove, rec
 // is zero for a pod without a record, forbidden is View.Forbidden. A forecast passes nil for
 // volumes: then NewView infers from the record and the sandbox whether they are set up.
 func NewView(want *pod.Spec, have pod.Actual, rec pod.Record, forbidden string, volumes Volumes, now time.Time) View {
-	rec.CatchUp(have)
+	rec.AdoptNewerInstance(have)
 	v := View{Want: want, Have: have, Record: rec, Forbidden: forbidden, Now: now}
 	if want == nil {
 		return v
@@ -183,9 +183,9 @@ type Plan struct {
 	// RestartingAll says that a restart rule removes all containers, to start again from the
 	// first init container (C-1.21.3).
 	RestartingAll bool
-	// Ended is the end of the instance. It is zero while the instance continues, has to be replaced
+	// End is the end of the instance. It is zero while the instance continues, has to be replaced
 	// or is not desired. The worker records it unless the record already has an end.
-	Ended Ended
+	End InstanceEnd
 	// Backoff holds the crash back-offs by container name (C-1.22.5).
 	Backoff map[string]podview.Backoff
 }
@@ -207,9 +207,9 @@ func (p Plan) Replacing(done int) bool {
 	})
 }
 
-// Ended is the end of an instance. Phase is Succeeded or Failed. Reason and Message are set if its
-// containers do not show why, as for DeadlineExceeded.
-type Ended struct{ Phase, Reason, Message string }
+// InstanceEnd is the end of an instance. Phase is Succeeded or Failed. Reason and Message are set
+// if its containers do not show why, as for DeadlineExceeded.
+type InstanceEnd struct{ Phase, Reason, Message string }
 
 // String returns one line for each step, then WaitFor. Golden files and debug logs have this form.
 func (p Plan) String() string {

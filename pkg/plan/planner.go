@@ -133,7 +133,7 @@ func (s *planner) isEphemeral(name string) bool {
 	return slices.ContainsFunc(s.Want.Pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == name })
 }
 
-// troubleText returns the text for a retry after a failure.
-func troubleText(what string, t pod.Trouble) string {
+// failureText returns the text for a retry after a failure.
+func failureText(what string, t pod.Failure) string {
 	return fmt.Sprintf("retrying %s after %s", what, cmp.Or(t.Reason, t.Message))
 }

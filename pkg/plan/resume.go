@@ -5,9 +5,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Found is a pod that an agent finds on the node when the agent starts. It has facts from the
+// FoundPod is a pod that an agent finds on the node when the agent starts. It has facts from the
 // runtime and from the record of an earlier agent.
-type Found struct {
+type FoundPod struct {
 	Layer    string    // the layer that defined it last; "" if not known
 	Spec     *pod.Spec // the recorded spec; nil if none was recorded
 	ShownUID string    // the UID that the runtime shows; "" if it shows nothing of the pod
@@ -47,7 +47,7 @@ type Delay struct {
 //
 // A deletion is never reverted (C-1.2.9). So if want is being deleted, a running pod of its UID
 // counts as running as desired: it stops without a delay.
-func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[string]bool) *Delay {
+func Delayed(state *podconfig.Merged, want *pod.Spec, f FoundPod, requireReady map[string]bool) *Delay {
 	desired := want.Origin.Layer()
 	place, own := layerAt(state, desired)
 	if place >= 0 && !own.Ready {
@@ -72,16 +72,16 @@ func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[
 
 // Terminated reports whether a pod has terminated and nothing of it runs. Such a pod takes no
 // capacity of the node.
-func (f Found) Terminated() bool { return f.Ended && !f.Running }
+func (f FoundPod) Terminated() bool { return f.Ended && !f.Running }
 
 // recorded reports whether the record is of the pod that runs.
-func (f Found) recorded() bool {
+func (f FoundPod) recorded() bool {
 	return f.Spec != nil && (f.ShownUID == "" || f.ShownUID == f.Spec.UID())
 }
 
 // Is reports whether a running pod is the desired one. If no spec of it is recorded, Is compares
 // only the UID.
-func (f Found) Is(want *pod.Spec) bool {
+func (f FoundPod) Is(want *pod.Spec) bool {
 	if !f.recorded() {
 		return f.ShownUID == "" || f.ShownUID == want.UID()
 	}

@@ -31,21 +31,21 @@ func TestDelayed_LayerHasNotAnswered_PodStaysAsItIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		layers []podconfig.LayerState
 		want   *pod.Spec
-		found  Found
+		found  FoundPod
 		result *Delay
 	}{
-		"it has answered":                              {[]podconfig.LayerState{ready}, want, Found{Layer: "api:x", Spec: older, Running: true}, nil},
-		"it runs as desired":                           {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want, Running: true}, nil},
-		"it runs otherwise":                            {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: older, Running: true}, &Delay{Layer: "api:x", As: older}},
-		"it runs without a record, same UID":           {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", ShownUID: "u1", Running: true}, nil},
-		"it runs without a record, other UID":          {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", ShownUID: "u0", Running: true}, &Delay{Layer: "api:x"}},
-		"it does not run":                              {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want}, &Delay{Layer: "api:x"}},
-		"its stop had begun":                           {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want, Running: true, Stopping: true}, &Delay{Layer: "api:x", Stop: true}},
-		"its stop had begun, and it's deleted":         {[]podconfig.LayerState{silent}, deleted, Found{Layer: "api:x", Spec: want, Running: true, Stopping: true}, nil},
-		"an earlier layer defined it":                  {[]podconfig.LayerState{earlier, ready}, want, Found{Layer: "file:x", Spec: older}, &Delay{Layer: "file:x"}},
-		"an earlier restored layer does not define it": {[]podconfig.LayerState{restored, ready}, want, Found{Layer: "file:x", Spec: older}, nil},
-		"the same, and the pod runs":                   {[]podconfig.LayerState{restored, ready}, want, Found{Layer: "file:x", Spec: older, Running: true}, &Delay{Layer: "file:x"}},
-		"a later layer defined it":                     {[]podconfig.LayerState{ready, earlier}, want, Found{Layer: "file:x", Spec: older, Running: true}, nil},
+		"it has answered":                              {[]podconfig.LayerState{ready}, want, FoundPod{Layer: "api:x", Spec: older, Running: true}, nil},
+		"it runs as desired":                           {[]podconfig.LayerState{silent}, want, FoundPod{Layer: "api:x", Spec: want, Running: true}, nil},
+		"it runs otherwise":                            {[]podconfig.LayerState{silent}, want, FoundPod{Layer: "api:x", Spec: older, Running: true}, &Delay{Layer: "api:x", As: older}},
+		"it runs without a record, same UID":           {[]podconfig.LayerState{silent}, want, FoundPod{Layer: "api:x", ShownUID: "u1", Running: true}, nil},
+		"it runs without a record, other UID":          {[]podconfig.LayerState{silent}, want, FoundPod{Layer: "api:x", ShownUID: "u0", Running: true}, &Delay{Layer: "api:x"}},
+		"it does not run":                              {[]podconfig.LayerState{silent}, want, FoundPod{Layer: "api:x", Spec: want}, &Delay{Layer: "api:x"}},
+		"its stop had begun":                           {[]podconfig.LayerState{silent}, want, FoundPod{Layer: "api:x", Spec: want, Running: true, Stopping: true}, &Delay{Layer: "api:x", Stop: true}},
+		"its stop had begun, and it's deleted":         {[]podconfig.LayerState{silent}, deleted, FoundPod{Layer: "api:x", Spec: want, Running: true, Stopping: true}, nil},
+		"an earlier layer defined it":                  {[]podconfig.LayerState{earlier, ready}, want, FoundPod{Layer: "file:x", Spec: older}, &Delay{Layer: "file:x"}},
+		"an earlier restored layer does not define it": {[]podconfig.LayerState{restored, ready}, want, FoundPod{Layer: "file:x", Spec: older}, nil},
+		"the same, and the pod runs":                   {[]podconfig.LayerState{restored, ready}, want, FoundPod{Layer: "file:x", Spec: older, Running: true}, &Delay{Layer: "file:x"}},
+		"a later layer defined it":                     {[]podconfig.LayerState{ready, earlier}, want, FoundPod{Layer: "file:x", Spec: older, Running: true}, nil},
 	} {
 		got := Delayed(&podconfig.Merged{Layers: c.layers}, c.want, c.found, map[string]bool{"api": true})
 		if (got == nil) != (c.result == nil) || got != nil && *got != *c.result {
@@ -53,7 +53,7 @@ func TestDelayed_LayerHasNotAnswered_PodStaysAsItIs(t *testing.T) {
 		}
 	}
 	// A source that is not required to be ready starts its pods from the restored set.
-	if got := Delayed(&podconfig.Merged{Layers: []podconfig.LayerState{silent}}, want, Found{Layer: "api:x"}, nil); got != nil {
+	if got := Delayed(&podconfig.Merged{Layers: []podconfig.LayerState{silent}}, want, FoundPod{Layer: "api:x"}, nil); got != nil {
 		t.Errorf("not required: %+v", got)
 	}
 }

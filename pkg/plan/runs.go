@@ -143,8 +143,8 @@ func (s *planner) volumes() {
 		}
 		return
 	}
-	if t := s.Trouble[""]; t.Until.After(s.Now) {
-		s.wait(t.Until, troubleText("pod", t))
+	if t := s.Failures[""]; t.Until.After(s.Now) {
+		s.wait(t.Until, failureText("pod", t))
 		return
 	}
 	s.add(Step{Action: SetUpVolumes, Instance: s.target, Why: "volumes are not up to date"})

@@ -30,9 +30,9 @@ type sim struct {
 	// The directories: volumes by instance.
 	volumes map[int]bool
 	// The worker's record, and its state in memory.
-	rec     pod.Record
-	trouble map[string]pod.Trouble
-	health  pod.Health
+	rec      pod.Record
+	failures map[string]pod.Failure
+	health   pod.Health
 	// lastGrace is the largest grace of a step of the current stop.
 	lastGrace int64
 
@@ -76,7 +76,7 @@ type simContainer struct {
 
 func newSim() *sim {
 	return &sim{
-		now: plantest.Now, volumes: map[int]bool{}, trouble: map[string]pod.Trouble{}, network: true,
+		now: plantest.Now, volumes: map[int]bool{}, failures: map[string]pod.Failure{}, network: true,
 		started: map[string]int{}, ended: map[int]string{}, notes: map[string]*notes{},
 		turned: map[string]map[string]bool{}, health: newHealth(),
 		ends: func(string) *int32 { return nil }, fail: func(plan.Step) bool { return false }, hookFails: func() bool { return false },
@@ -121,7 +121,7 @@ func (m *sim) have() pod.Actual {
 
 func (m *sim) view() plan.View {
 	have := m.have()
-	m.rec.CatchUp(have)
+	m.rec.AdoptNewerInstance(have)
 	if m.rec.UID == "" {
 		m.rec.UID = have.UID
 		if m.want != nil {
@@ -151,7 +151,7 @@ func (m *sim) view() plan.View {
 		return m.volumes[instance], true, time.Time{}
 	}
 	v := plan.NewView(m.want, have, rec, "", volumes, m.now)
-	v.Trouble, v.NoNetwork, v.Health = m.trouble, !m.network, m.health
+	v.Failures, v.NoNetwork, v.Health = m.failures, !m.network, m.health
 	return v
 }
 
@@ -177,9 +177,9 @@ func (m *sim) round(limit int) plan.Plan {
 		}
 		m.log = append(m.log, "  "+s.String())
 		if m.fail(s) {
-			t := m.trouble[s.Container]
+			t := m.failures[s.Container]
 			t.Reason, t.Count, t.Until = "Failed", t.Count+1, m.now.Add(time.Second)
-			m.trouble[s.Container] = t
+			m.failures[s.Container] = t
 			m.log = append(m.log, "  (failed)")
 			break
 		}
@@ -199,9 +199,9 @@ func (m *sim) remember(v plan.View, p plan.Plan) {
 	if v.Want != nil && plan.Instance(v) == v.Record.Instance {
 		m.rec.Want = v.Want
 	}
-	if phase := p.Ended.Phase; phase != "" {
+	if phase := p.End.Phase; phase != "" {
 		if m.rec.Terminal != "" && phase != string(m.rec.Terminal) {
-			m.breaks("ended %v, recorded %s", p.Ended, m.rec.Terminal)
+			m.breaks("ended %v, recorded %s", p.End, m.rec.Terminal)
 		}
 		m.rec.Terminal = v1.PodPhase(phase)
 		m.ended[plan.Instance(v)] = content(v.Want)

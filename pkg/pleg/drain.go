@@ -88,9 +88,9 @@ func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct
 // drainLimit is the time limit for handling one event.
 const drainLimit = 2 * time.Second
 
-// Beat returns an error if drain has been handling one event for longer than drainLimit (F6,
+// Healthy returns an error if drain has been handling one event for longer than drainLimit (F6,
 // F7). Until drain reads the next event, it stalls the runtime.
-func (p *PLEG) Beat(context.Context) error {
+func (p *PLEG) Healthy(context.Context) error {
 	if since := p.busy.Load(); since != 0 && time.Since(time.Unix(0, since)) > drainLimit {
 		return errors.New("the events of the container runtime are not handled in time")
 	}

@@ -44,9 +44,9 @@ type Runtime interface {
 	// Relist returns the fingerprint of each pod: a value that changes when a sandbox or
 	// container of the pod is created, removed or changes its state.
 	Relist(ctx context.Context) (map[pod.Key]uint64, error)
-	// Seen returns the pod's fingerprint at the engine's last read of the pod. It is 0 if the
-	// engine has not read the pod, or the pod did not exist then.
-	Seen(key pod.Key) uint64
+	// LastFingerprint returns the pod's fingerprint at the engine's last read of the pod. It is 0
+	// if the engine has not read the pod, or the pod did not exist then.
+	LastFingerprint(key pod.Key) uint64
 }
 
 // Config is the configuration of a PLEG.
@@ -90,9 +90,9 @@ func New(cfg Config) *PLEG {
 }
 
 // Hints yields the keys of pods that may have changed: first every pod in the runtime whose
-// current state the engine has not read (Runtime.Seen), then each pod when it changes. Changes
-// of a pod that the caller has not received yet are one hint, so a slow caller delays neither
-// events nor relists. The sequence ends when ctx does.
+// current state the engine has not read (Runtime.LastFingerprint), then each pod when it changes.
+// Changes of a pod that the caller has not received yet are one hint, so a slow caller delays
+// neither events nor relists. The sequence ends when ctx does.
 func (p *PLEG) Hints(ctx context.Context) iter.Seq[pod.Key] {
 	return func(yield func(pod.Key) bool) {
 		ctx, cancel := context.WithCancel(ctx)

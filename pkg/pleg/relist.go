@@ -41,7 +41,7 @@ func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan stru
 		p.observe(start, attempted, err)
 		attempted = start
 		if err == nil {
-			mark(d, previous, current, p.cfg.Runtime.Seen)
+			mark(d, previous, current, p.cfg.Runtime.LastFingerprint)
 			previous, succeeded = current, start
 		} else if ctx.Err() == nil {
 			p.cfg.Log.Debug("Relist failed", "error", err)

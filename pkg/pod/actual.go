@@ -163,9 +163,9 @@ type ProbeStatus struct {
 	Message     string // the cause of a failure; empty when OK
 }
 
-// Trouble is a failed operation of a pod: its reason, which becomes a container's
+// Failure is a failed operation of a pod: its reason, which becomes a container's
 // waiting reason (C-1.22.9), its message, and the time of the next attempt.
-type Trouble struct {
+type Failure struct {
 	Reason, Message string
 	Count           int       // failures in a row
 	Until           time.Time // not tried before; zero: at once

@@ -240,8 +240,8 @@ func (d *Data) Has(kind, name string) bool {
 	return has
 }
 
-// Known reports whether the contents are known, and not their sums alone.
-func (d *Data) Known() bool { return d == nil || len(d.objects) == len(d.Sums) }
+// HasContents reports whether the contents are known, and not their sums alone.
+func (d *Data) HasContents() bool { return d == nil || len(d.objects) == len(d.Sums) }
 
 // Values returns the content of the ConfigMap or Secret of that kind and name; ok is false if the
 // pod is not bound to one.

@@ -54,8 +54,8 @@ func (p Placement) Mems() string {
 	return strings.Join(words, ",")
 }
 
-// WithPlaced returns s with the exclusive CPUs and NUMA memory of its containers.
-func (s *Spec) WithPlaced(of map[string]Placement) *Spec {
+// WithPlacements returns s with the exclusive CPUs and NUMA memory of its containers.
+func (s *Spec) WithPlacements(of map[string]Placement) *Spec {
 	if len(of) == 0 && len(s.Placed) == 0 {
 		return s
 	}

@@ -97,10 +97,10 @@ func (r *Record) Begin(want *Spec, instance int, now time.Time) bool {
 	return true
 }
 
-// CatchUp takes the number of a newer instance from the runtime, and reports whether
+// AdoptNewerInstance takes the number of a newer instance from the runtime, and reports whether
 // there is one: then its record could not be written, and this record is of the
 // instance before.
-func (r *Record) CatchUp(have Actual) bool {
+func (r *Record) AdoptNewerInstance(have Actual) bool {
 	b := have.Sandbox
 	if b == nil || b.Instance <= r.Instance || r.UID != "" && r.UID != have.UID {
 		return false

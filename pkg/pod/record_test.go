@@ -28,7 +28,7 @@ func recorded(uid string) *Spec {
 }
 
 // holdsOnTo names the fields that a record still has from an instance before: all
-// except those that outlive instances, or that Begin and CatchUp set.
+// except those that outlive instances, or that Begin and AdoptNewerInstance set.
 func holdsOnTo(r Record) (left []string) {
 	of := reflect.ValueOf(r)
 	for i := range of.NumField() {
@@ -115,15 +115,15 @@ func TestRecordCatchUp_RuntimeShowsANewerInstance_ForgetsTheOneBefore(t *testing
 	for name, have := range map[string]Actual{
 		"nothing": {}, "the same": show("uid-1", 2), "an older one": show("uid-1", 1), "another pod": show("uid-2", 3),
 	} {
-		if r.CatchUp(have) || len(holdsOnTo(r)) != 10 {
-			t.Errorf("%s: CatchUp reports a newer instance", name)
+		if r.AdoptNewerInstance(have) || len(holdsOnTo(r)) != 10 {
+			t.Errorf("%s: AdoptNewerInstance reports a newer instance", name)
 		}
 	}
-	if !r.CatchUp(show("uid-1", 3)) || r.Instance != 3 || r.Want != nil || !r.StartTime.IsZero() || holdsOnTo(r) != nil {
+	if !r.AdoptNewerInstance(show("uid-1", 3)) || r.Instance != 3 || r.Want != nil || !r.StartTime.IsZero() || holdsOnTo(r) != nil {
 		t.Errorf("the newer instance is recorded as %+v", r)
 	}
 	noted := Record{StartTime: time.Unix(4, 0), Terminal: v1.PodFailed}
-	if !noted.CatchUp(show("uid-1", 1)) || noted.StartTime.Unix() != 4 || noted.Terminal != "" {
-		t.Errorf("CatchUp drops what the record had before its first instance: %+v", noted)
+	if !noted.AdoptNewerInstance(show("uid-1", 1)) || noted.StartTime.Unix() != 4 || noted.Terminal != "" {
+		t.Errorf("AdoptNewerInstance drops what the record had before its first instance: %+v", noted)
 	}
 }

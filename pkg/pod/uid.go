@@ -22,9 +22,9 @@ func RevisionUID(node, namespace, name, revision string) string {
 	return Digest([]byte(strings.ToLower(node) + "\x00" + namespace + "\x00" + name + "\x00" + revision))
 }
 
-// ClaimsUID reports whether a pod's author chose its UID: neither an API server gave it,
+// HasChosenUID reports whether a pod's author chose its UID: neither an API server gave it,
 // nor was it derived from the pod's own names and revision.
-func ClaimsUID(s *Spec) bool {
+func HasChosenUID(s *Spec) bool {
 	if s.Origin.FromAPI() {
 		return false
 	}

@@ -232,7 +232,7 @@ func (b *binder) bind(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *unboundPod)
 		return podspec.Bind(s, data), nil
 	}
 	now := podspec.Bind(s, data)
-	if data.Same(before) && before.Known() && sameBinding(was, now) {
+	if data.Same(before) && before.HasContents() && sameBinding(was, now) {
 		return was, nil // equal to now, but shared with the previous state
 	}
 	return now, nil

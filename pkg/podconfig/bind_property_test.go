@@ -121,7 +121,7 @@ func TestI9_BindingRemovesNothing(t *testing.T) {
 					t.Fatalf("%s was in the set, is desired, and was removed", s.Key)
 				case lacks && now != was:
 					t.Fatalf("%s lacks something, and is not what it was", s.Key)
-				case !lacks && (now == nil || now.Pod != s.Pod || !now.Data.Same(data) || !now.Data.Known()):
+				case !lacks && (now == nil || now.Pod != s.Pod || !now.Data.Same(data) || !now.Data.HasContents()):
 					t.Fatalf("%s has all it names, and is %+v", s.Key, now)
 				case !lacks && was != nil && was.Pod == now.Pod && was.Origin == now.Origin && was.Data.Same(now.Data) && was != now:
 					t.Fatalf("%s did not change, and is another", s.Key)

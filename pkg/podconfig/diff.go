@@ -157,7 +157,7 @@ func opFor(old, new *pod.Spec) Op {
 			return DELETE
 		}
 		return UPDATE
-	case !sameStatus(old, new) || old.Data.Known() != new.Data.Known() || old.Origin.Layer() != new.Origin.Layer() || old.Origin.File != new.Origin.File:
+	case !sameStatus(old, new) || old.Data.HasContents() != new.Data.HasContents() || old.Origin.Layer() != new.Origin.Layer() || old.Origin.File != new.Origin.File:
 		return RECONCILE
 	}
 	return ""

@@ -9,26 +9,26 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Resized is one container whose resources change while it runs.
-type Resized struct {
+// ContainerResize is one container whose resources change while it runs.
+type ContainerResize struct {
 	Container string            `json:"container"`
 	Resources []v1.ResourceName `json:"resources"` // those that change, in order
 }
 
 // Resizes returns the containers that replacing old by new resizes in place, by name:
 // none of them restarts (Restart).
-func Resizes(old, new *pod.Spec) []Resized {
+func Resizes(old, new *pod.Spec) []ContainerResize {
 	whole, restart, _ := Restart(old, new)
 	if whole || old == nil || new == nil || old.Pod == nil || new.Pod == nil || old.UID() != new.UID() {
 		return nil
 	}
-	var out []Resized
+	var out []ContainerResize
 	for name, changed := range resizes(old, new) {
 		if !slices.Contains(restart, name) {
-			out = append(out, Resized{Container: name, Resources: changed})
+			out = append(out, ContainerResize{Container: name, Resources: changed})
 		}
 	}
-	slices.SortFunc(out, func(a, b Resized) int { return strings.Compare(a.Container, b.Container) })
+	slices.SortFunc(out, func(a, b ContainerResize) int { return strings.Compare(a.Container, b.Container) })
 	return out
 }
 

@@ -31,7 +31,7 @@ func PullDelay(failures int) time.Duration {
 
 // PullBackOffFrom returns when the first failure of a pull is shown as a back-off; zero for
 // later failures, which are shown so at once.
-func PullBackOffFrom(t pod.Trouble) time.Time {
+func PullBackOffFrom(t pod.Failure) time.Time {
 	if t.Count != 1 || t.Until.IsZero() {
 		return time.Time{}
 	}
@@ -39,7 +39,7 @@ func PullBackOffFrom(t pod.Trouble) time.Time {
 }
 
 // InPullBackOff reports whether a failed pull is shown as a back-off.
-func InPullBackOff(t pod.Trouble, now time.Time) bool {
+func InPullBackOff(t pod.Failure, now time.Time) bool {
 	return t.Count > 1 || !t.Until.IsZero() && t.Until.Sub(now) <= firstPullDelay-pullErrorShown
 }
 

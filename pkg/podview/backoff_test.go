@@ -29,16 +29,16 @@ func TestPullDelay_DoublesToFiveMinutes(t *testing.T) {
 func TestInPullBackOff_FirstFailure_ShowsItsReasonForASecond(t *testing.T) {
 	t.Parallel()
 	failed := time.Unix(100, 0)
-	first := pod.Trouble{Reason: "ErrImagePull", Count: 1, Until: failed.Add(podview.PullDelay(1))}
+	first := pod.Failure{Reason: "ErrImagePull", Count: 1, Until: failed.Add(podview.PullDelay(1))}
 	at := podview.PullBackOffFrom(first)
 	if at.Sub(failed) != time.Second || podview.InPullBackOff(first, at.Add(-1)) || !podview.InPullBackOff(first, at) {
 		t.Errorf("shown from %v on, %v before it and %v then", at.Sub(failed), podview.InPullBackOff(first, at.Add(-1)), podview.InPullBackOff(first, at))
 	}
-	second := pod.Trouble{Reason: "ErrImagePull", Count: 2, Until: failed.Add(podview.PullDelay(2))}
+	second := pod.Failure{Reason: "ErrImagePull", Count: 2, Until: failed.Add(podview.PullDelay(2))}
 	if !podview.PullBackOffFrom(second).IsZero() || !podview.InPullBackOff(second, failed) {
 		t.Error("a second failure is not shown as a back-off at once")
 	}
-	if once := (pod.Trouble{Reason: "ErrImagePull", Count: 1}); !podview.PullBackOffFrom(once).IsZero() || podview.InPullBackOff(once, failed) {
+	if once := (pod.Failure{Reason: "ErrImagePull", Count: 1}); !podview.PullBackOffFrom(once).IsZero() || podview.InPullBackOff(once, failed) {
 		t.Error("a failure that is tried again at once is shown as a back-off")
 	}
 }

@@ -213,9 +213,9 @@ func (s *State) Initialized(hasStarted func(*v1.Container, pod.Container) bool) 
 	return current == len(list)
 }
 
-// Probed returns the probe status of a running container; known is false before the first
+// ProbeStatus returns the probe status of a running container; known is false before the first
 // result. The status of another container of this name does not count.
-func (s *State) Probed(kind pod.ProbeKind, r pod.Container) (ok, known bool) {
+func (s *State) ProbeStatus(kind pod.ProbeKind, r pod.Container) (ok, known bool) {
 	results := map[pod.ProbeKind]map[string]pod.ProbeStatus{pod.Startup: s.health.Started, pod.Readiness: s.health.Ready, pod.Liveness: s.health.Live}
 	v, known := results[kind][r.Name]
 	known = known && v.ContainerID == r.ID
@@ -230,7 +230,7 @@ func (s *State) HasStarted(c *v1.Container, r pod.Container, before bool) bool {
 	if c.StartupProbe == nil {
 		return true
 	}
-	if ok, known := s.Probed(pod.Startup, r); known {
+	if ok, known := s.ProbeStatus(pod.Startup, r); known {
 		return ok
 	}
 	return before

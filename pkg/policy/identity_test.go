@@ -41,7 +41,7 @@ func TestPolicy_ClaimedUIDAndSystemPriority_AreRefused(t *testing.T) {
 	} {
 		s := podOf(t, "{metadata: {name: web-n1}, "+containers+c.more+"}}")
 		s.Pod.UID = types.UID(c.uid)
-		problems := edge(t, c.allow).Judge(s, "/m")
+		problems := edge(t, c.allow).Check(s, "/m")
 		switch {
 		case c.want == "" && len(problems) > 0, c.want != "" && (len(problems) != 1 || problems[0].Path != c.want):
 			t.Errorf("%s: %v", c.name, problems)
@@ -49,7 +49,7 @@ func TestPolicy_ClaimedUIDAndSystemPriority_AreRefused(t *testing.T) {
 	}
 	s := podOf(t, "{metadata: {name: web}, "+containers+"}}")
 	s.Pod.UID, s.Origin.Source = "6ba7b810", "api"
-	if problems := edge(t, "uids: derived").Judge(s, "/kubeconfig"); len(problems) > 0 {
+	if problems := edge(t, "uids: derived").Check(s, "/kubeconfig"); len(problems) > 0 {
 		t.Errorf("an API server gives UIDs: %v", problems)
 	}
 }
@@ -84,7 +84,7 @@ func TestJudge_ManyVolumesOfOneName_CostTheirNumber(t *testing.T) {
 		s.Pod.Spec.Volumes = append(s.Pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/data/" + name, Type: ptr.To(v1.HostPathFile)}}})
 		s.Pod.Spec.Containers[0].VolumeMounts = append(s.Pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: name, ReadOnly: true, MountPath: "/" + name})
 	}
-	if problems := edge(t, "hostPaths: [{prefix: /data, readOnly: true}]").Judge(s, "/m"); len(problems) > 0 {
+	if problems := edge(t, "hostPaths: [{prefix: /data, readOnly: true}]").Check(s, "/m"); len(problems) > 0 {
 		t.Errorf("%d problems, first %v", len(problems), problems[0])
 	}
 }

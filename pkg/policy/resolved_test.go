@@ -36,7 +36,7 @@ func TestJudgePath_ClaimBoundToPath_IsHeldToHostPaths(t *testing.T) {
 	} {
 		s := podOf(t, c.pod)
 		s.Origin.Source = "api"
-		problems := edge(t, allow).JudgePath(s, "/kubeconfig", "db", &v1.HostPathVolumeSource{Path: c.path, Type: c.kind}, nil)
+		problems := edge(t, allow).CheckPath(s, "/kubeconfig", "db", &v1.HostPathVolumeSource{Path: c.path, Type: c.kind}, nil)
 		got := ""
 		for _, p := range problems {
 			got += p.Path + ": " + p.Msg + "\n"
@@ -49,26 +49,26 @@ func TestJudgePath_ClaimBoundToPath_IsHeldToHostPaths(t *testing.T) {
 	s.Origin.Source = "api"
 	at := &v1.HostPathVolumeSource{Path: "/mnt/disk/db", Type: directory}
 	follow := func(prefix string) string { return strings.Replace(prefix, "/data", "/mnt/disk", 1) }
-	if problems := edge(t, allow).JudgePath(s, "/kubeconfig", "db", at, follow); len(problems) > 0 {
+	if problems := edge(t, allow).CheckPath(s, "/kubeconfig", "db", at, follow); len(problems) > 0 {
 		t.Errorf("below what a prefix leads to: %v", problems)
 	}
-	if problems := edge(t, "images: ['*']").JudgePath(s, "/kubeconfig", "db", at, nil); len(problems) > 0 {
+	if problems := edge(t, "images: ['*']").CheckPath(s, "/kubeconfig", "db", at, nil); len(problems) > 0 {
 		t.Errorf("a rule without hostPaths: %v", problems)
 	}
-	if problems := parsed(t, "rules: [{name: a, sources: [{kind: file}]}]").JudgePath(s, "/kubeconfig", "db", at, nil); len(problems) != 1 {
+	if problems := parsed(t, "rules: [{name: a, sources: [{kind: file}]}]").CheckPath(s, "/kubeconfig", "db", at, nil); len(problems) != 1 {
 		t.Errorf("a source without a rule: %v", problems)
 	}
 }
 
-// Judge holds a pod that no source has just read to what Source would hold it to.
+// Check applies the rules of Source to a pod that no source has just read.
 func TestJudge_RestoredPod_IsHeldToItsRule(t *testing.T) {
 	t.Parallel()
 	p := parsed(t, "rules: [{name: by-hand, sources: [{kind: file, location: /m}]}]\ndefault: {hostPaths: []}")
 	s := podOf(t, `{spec: {volumes: [{name: h, hostPath: {path: /}}], containers: [{name: c}]}}`)
-	if problems := p.Judge(s, "/m"); len(problems) > 0 {
+	if problems := p.Check(s, "/m"); len(problems) > 0 {
 		t.Errorf("of a source that may: %v", problems)
 	}
-	if problems := p.Judge(s, "/elsewhere"); len(problems) != 1 || problems[0].Path != "spec.volumes[0].hostPath.path" {
+	if problems := p.Check(s, "/elsewhere"); len(problems) != 1 || problems[0].Path != "spec.volumes[0].hostPath.path" {
 		t.Errorf("of another: %v", problems)
 	}
 }

@@ -66,7 +66,7 @@ func TestJudgeObject_Service_PortsAndAddressesOfTheNodeNeedARule(t *testing.T) {
 				t.Fatal(problems)
 			}
 			var got []string
-			for _, bad := range p.JudgeObject(aService(c.edit), "https://a/b") {
+			for _, bad := range p.CheckObject(aService(c.edit), "https://a/b") {
 				got = append(got, bad.Path)
 				if bad.Line != 2 || !strings.Contains(bad.Msg, `rule "r"`) {
 					t.Errorf("%+v", bad)

@@ -27,22 +27,22 @@ func Source(inner source.Source, p *Policy, kind, location string) source.Source
 	return &policySource{judge: p.judge(kind, location), inner: inner}
 }
 
-// Judge returns the problems of a pod under the policy, from any origin: a source, a set that an
+// Check returns the problems of a pod under the policy, from any origin: a source, a set that an
 // earlier agent saved, or the record of a running pod. location is the location of the pod's
 // source, in the form of Source.
-func (p *Policy) Judge(s *pod.Spec, location string) []pod.Problem {
+func (p *Policy) Check(s *pod.Spec, location string) []pod.Problem {
 	return p.judge(s.Origin.Source, location).pod(s)
 }
 
-// JudgeObject is Judge for a config object, a Service or a workload.
-func (p *Policy) JudgeObject(o *pod.Object, location string) []pod.Problem {
+// CheckObject is Check for a config object, a Service or a workload.
+func (p *Policy) CheckObject(o *pod.Object, location string) []pod.Problem {
 	return p.judge(o.Origin.Source, location).object(o)
 }
 
-// JudgePath returns the problems of a path of this node that a volume of the pod is about to mount:
+// CheckPath returns the problems of a path of this node that a volume of the pod is about to mount:
 // its host path, or the path that its claim is bound to. If the path is the target of links, follow
 // resolves the links in a prefix; else it is nil.
-func (p *Policy) JudgePath(s *pod.Spec, location, volume string, at *v1.HostPathVolumeSource, follow func(prefix string) string) []pod.Problem {
+func (p *Policy) CheckPath(s *pod.Spec, location, volume string, at *v1.HostPathVolumeSource, follow func(prefix string) string) []pod.Problem {
 	j := p.judge(s.Origin.Source, location)
 	i := slices.IndexFunc(s.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == volume })
 	switch {

@@ -82,7 +82,7 @@ func TestJudgeObject_Workload_IsJudgedAsItsPods(t *testing.T) {
 		{"a volume that is two", "podSecurity: {level: privileged}", `{volumes: [{name: v, emptyDir: {}, hostPath: {path: /}}], containers: [{name: c}]}`, "spec.template.spec.volumes[0]"},
 	} {
 		o := workloadOf(t, pod.KindDeployment, c.template)
-		problems := edge(t, c.allow).JudgeObject(o, "/m")
+		problems := edge(t, c.allow).CheckObject(o, "/m")
 		switch {
 		case c.want == "" && len(problems) > 0, c.want != "" && len(problems) == 0:
 			t.Errorf("%s: %v", c.name, problems)
@@ -93,7 +93,7 @@ func TestJudgeObject_Workload_IsJudgedAsItsPods(t *testing.T) {
 			}
 		}
 	}
-	if problems := parsed(t, "rules: [{name: other, sources: [{kind: http}]}]").JudgeObject(workloadOf(t, pod.KindJob, `{containers: [{name: c}]}`), "/m"); len(problems) != 1 {
+	if problems := parsed(t, "rules: [{name: other, sources: [{kind: http}]}]").CheckObject(workloadOf(t, pod.KindJob, `{containers: [{name: c}]}`), "/m"); len(problems) != 1 {
 		t.Errorf("without a rule: %v", problems)
 	}
 }
@@ -110,7 +110,7 @@ func TestJudgeObject_ClaimTemplateInAnotherNamespace_IsRefused(t *testing.T) {
 		if err := yaml.UnmarshalStrict([]byte(strings.Replace(set, "NS", namespace, 1)), o.Object); err != nil {
 			t.Fatal(err)
 		}
-		problems := p.JudgeObject(o, "/m")
+		problems := p.CheckObject(o, "/m")
 		if len(problems) != want || want > 0 && problems[0].Path != "spec.volumeClaimTemplates[0].metadata.namespace" {
 			t.Errorf("%s: %v", namespace, problems)
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Foreseen is one round that Foresee predicts.
-type Foreseen struct {
+// ForecastRound is one round that Foresee predicts.
+type ForecastRound struct {
 	In time.Duration // how long from now
 	EvictPlan
 }
@@ -19,15 +19,15 @@ const maxRounds = 1000
 // Foresee predicts the rounds of Evict, assuming that each step frees the amount in its plan, and
 // that nothing else changes. It leaves out rounds without steps, except a last one that can do
 // nothing about a threshold: its WaitFor says why.
-func Foresee(n Node, p EvictPolicy, state EvictState) []Foreseen {
-	var all []Foreseen
+func Foresee(n Node, p EvictPolicy, state EvictState) []ForecastRound {
+	var all []ForecastRound
 	began := n.Now
 	for range maxRounds {
 		var plan EvictPlan
 		plan, state = Evict(n, p, state)
 		if len(plan.Steps) == 0 && plan.Wait == 0 {
 			if plan.WaitFor != "" {
-				all = append(all, Foreseen{n.Now.Sub(began), plan})
+				all = append(all, ForecastRound{n.Now.Sub(began), plan})
 			}
 			return all
 		}
@@ -35,7 +35,7 @@ func Foresee(n Node, p EvictPolicy, state EvictState) []Foreseen {
 			n.Now = n.Now.Add(plan.Wait)
 			continue
 		}
-		all = append(all, Foreseen{n.Now.Sub(began), plan})
+		all = append(all, ForecastRound{n.Now.Sub(began), plan})
 		for _, s := range plan.Steps {
 			n = n.after(s)
 		}

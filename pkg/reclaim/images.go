@@ -26,7 +26,7 @@ type ImagePlan struct {
 	Steps []Step // in the order of removal
 	// Kept has every other image: first those that must stay, then those that a later
 	// collection may remove. Both groups begin with the least recently used one.
-	Kept []Kept
+	Kept []KeptImage
 	// Need is how many bytes must become free to reach the low threshold; zero while the file
 	// system is below the high one. Frees is how many the steps free.
 	Need, Frees int64
@@ -35,8 +35,8 @@ type ImagePlan struct {
 	Capacity int64
 }
 
-// Kept is an image that stays, and the reason.
-type Kept struct {
+// KeptImage is an image that stays, and the reason.
+type KeptImage struct {
 	ID, Name, Why string
 }
 
@@ -147,7 +147,7 @@ func (p *ImagePlan) remove(i Image, frees Usage, why string) {
 }
 
 func (p *ImagePlan) keep(i Image, why string) {
-	p.Kept = append(p.Kept, Kept{ID: i.ID, Name: i.Name(), Why: why})
+	p.Kept = append(p.Kept, KeptImage{ID: i.ID, Name: i.Name(), Why: why})
 }
 
 // removalBlocker returns why an image must not be removed, "" if it may be.

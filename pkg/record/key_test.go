@@ -92,7 +92,7 @@ func TestSets_ClearTextOfAnOlderVersion_IsReadAndEncrypted(t *testing.T) {
 	if !holdsSecret(t, root) {
 		t.Fatal("the older version's set has no Secret in clear text")
 	}
-	all, err := record.LookSets(root, record.NewKey(root, ""))
+	all, err := record.ReadSets(root, record.NewKey(root, ""))
 	if err != nil || cmp.Diff([]pod.LastGoodSet{onlySecret(1)}, all[setLayer].Files, sameSets) != "" || !holdsSecret(t, root) {
 		t.Errorf("looked at: %v, %v", all, err)
 	}

@@ -80,9 +80,9 @@ func (s *Sets) Load() (map[string]Set, error) {
 	}, os.Remove, s.encrypt)
 }
 
-// LookSets returns the sets like Load, and changes nothing: it is for callers without the
+// ReadSets returns the sets like Load, and changes nothing: it is for callers without the
 // root's lock. An error comes with the readable sets, and names the unreadable files.
-func LookSets(root string, key *Key) (map[string]Set, error) {
+func ReadSets(root string, key *Key) (map[string]Set, error) {
 	return readSets(setsDir(root), key, func(path string, damage error) error {
 		return fmt.Errorf("read %s: %w", path, damage)
 	}, func(string) error { return nil }, func(string, decoded) error { return nil })

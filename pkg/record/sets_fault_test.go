@@ -51,7 +51,7 @@ func TestF12_DamagedPartOfASetIsSetAside(t *testing.T) {
 				}
 			}
 			before := tree(t, root)
-			all, err := record.LookSets(root, record.NewKey(root, ""))
+			all, err := record.ReadSets(root, record.NewKey(root, ""))
 			matches("look", all, err)
 			if after := tree(t, root); after != before {
 				t.Errorf("looking changed\n%s\nto\n%s", before, after)
@@ -97,7 +97,7 @@ func tree(t *testing.T, root string) string {
 func TestLookSetsCreatesNothing(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
-	if all, err := record.LookSets(root, record.NewKey(root, "")); len(all) != 0 || err != nil {
+	if all, err := record.ReadSets(root, record.NewKey(root, "")); len(all) != 0 || err != nil {
 		t.Errorf("no root: %v, %v", all, err)
 	}
 	if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
@@ -229,7 +229,7 @@ func TestF1_KilledWhileSaving(t *testing.T) {
 		if err != nil {
 			t.Fatalf("the child does not save: %v", err)
 		}
-		got, err := record.LookSets(root, record.NewKey(root, ""))
+		got, err := record.ReadSets(root, record.NewKey(root, ""))
 		if err != nil || len(got[setLayer].Files) < 3 {
 			t.Errorf("killed in round %d: %s, %v", round, hashesOf(got[setLayer]), err)
 		}

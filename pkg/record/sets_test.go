@@ -127,7 +127,7 @@ func TestSetsRoundTripIsExact(t *testing.T) {
 	if diff := cmp.Diff(want, got, same); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	if got, err = record.LookSets(root, record.NewKey(root, "")); err != nil || cmp.Diff(want, got, same) != "" {
+	if got, err = record.ReadSets(root, record.NewKey(root, "")); err != nil || cmp.Diff(want, got, same) != "" {
 		t.Errorf("looking: %v\n%s", err, cmp.Diff(want, got, same))
 	}
 	saveSet(t, s, setLayer, pod.LastGoodSet{File: "b"})

@@ -66,13 +66,13 @@ func (s *Split) Load() (map[string]Set, error) {
 	return joined(sets, more), errors.Join(err, worse)
 }
 
-// LookSplit is LookSets for sets in two places; memory may be "".
-func LookSplit(root, memory string, key *Key) (map[string]Set, error) {
-	sets, err := LookSets(root, key)
+// ReadSplit is ReadSets for sets in two places; memory may be "".
+func ReadSplit(root, memory string, key *Key) (map[string]Set, error) {
+	sets, err := ReadSets(root, key)
 	if memory == "" {
 		return sets, err
 	}
-	more, worse := LookSets(memory, key)
+	more, worse := ReadSets(memory, key)
 	return joined(sets, more), errors.Join(err, worse)
 }
 

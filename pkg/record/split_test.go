@@ -53,7 +53,7 @@ func TestI8_SplitKeepsSecretsOffTheDisk(t *testing.T) {
 			sets = NewSets(memory, key)
 		}
 		all, err := NewSplit(NewSets(disk, key), sets, isSecret).Load()
-		look, worse := LookSplit(disk, memory, key)
+		look, worse := ReadSplit(disk, memory, key)
 		if err != nil || worse != nil || len(look[layer].Files) != len(all[layer].Files) || !all[layer].At.Equal(at) {
 			t.Errorf("%v, %v, %+v", err, worse, all)
 		}

@@ -51,8 +51,8 @@ func (w *Workloads) Load(each func(of pod.ObjectKey, layer string, state []byte)
 	})
 }
 
-// LookWorkloads is Workloads.Load, and changes nothing: it is for callers without the root's lock.
-func LookWorkloads(root string, each func(of pod.ObjectKey, layer string, state []byte)) error {
+// ReadWorkloads is Workloads.Load, and changes nothing: it is for callers without the root's lock.
+func ReadWorkloads(root string, each func(of pod.ObjectKey, layer string, state []byte)) error {
 	return NewWorkloads(root).read(each, func(path string, damage error) error {
 		return fmt.Errorf("read %s: %w", path, damage)
 	})

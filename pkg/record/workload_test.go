@@ -52,7 +52,7 @@ func TestWorkloads_SaveAndRemove_AreSeenByTheNextAgent(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v, (-want +got):\n%s", err, diff)
 	}
-	looked, err := states(func(each func(pod.ObjectKey, string, []byte)) error { return record.LookWorkloads(root, each) })
+	looked, err := states(func(each func(pod.ObjectKey, string, []byte)) error { return record.ReadWorkloads(root, each) })
 	if diff := cmp.Diff(want, looked); diff != "" || err != nil {
 		t.Errorf("%v, (-want +looked):\n%s", err, diff)
 	}
@@ -95,7 +95,7 @@ func TestWorkloads_DamagedFile_IsSetAside(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	look := func(each func(pod.ObjectKey, string, []byte)) error { return record.LookWorkloads(root, each) }
+	look := func(each func(pod.ObjectKey, string, []byte)) error { return record.ReadWorkloads(root, each) }
 	for i, load := range []func(func(pod.ObjectKey, string, []byte)) error{look, w.Load} {
 		got, err := states(load)
 		if len(got) != 1 || err == nil || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), path("a")) || !strings.Contains(err.Error(), path("b")) {

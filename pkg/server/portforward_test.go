@@ -177,7 +177,8 @@ func TestC_1_40_9_PortForwardSaysWhy(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_PortForwardEnds: the session ends with the caller, and with the runtime.
+// TestC_1_40_9_PortForwardEnds: the session ends with the caller, and with the
+// runtime.
 //
 // Shows: C-1.40.9
 func TestC_1_40_9_PortForwardEnds(t *testing.T) {

@@ -273,8 +273,8 @@ func (d *slowAccess) Authorize(context.Context, Caller, string, ...string) (bool
 	return true, "", nil
 }
 
-// TestD2_UnknownCallersTakeNoPlacesOfKnownOnes: while the authentication of a crowd of unknown
-// callers is pending, a known caller is answered.
+// TestD2_UnknownCallersTakeNoPlacesOfKnownOnes: while the authentication of a crowd
+// of unknown callers is pending, a known caller is answered.
 //
 // Shows: D2
 func TestD2_UnknownCallersTakeNoPlacesOfKnownOnes(t *testing.T) {

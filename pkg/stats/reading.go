@@ -123,7 +123,7 @@ func (s *Stats) placeOfAll() (pod.Cgroup, bool) {
 	if s.cfg.Cgroups == nil {
 		return pod.Cgroup{}, false
 	}
-	return s.cfg.Cgroups.PlaceOfAll()
+	return s.cfg.Cgroups.AllPodsCgroup()
 }
 
 func (s *Stats) readPods(ctx context.Context, r *reading, cgroups Cgroups, said map[string]*pod.ContainerUsage) {
@@ -143,7 +143,7 @@ func (s *Stats) readHost(full bool) *group {
 	m, now := s.machine(), s.now()
 	g := &group{}
 	if s.cfg.Cgroups != nil {
-		if at, ok := s.cfg.Cgroups.PlaceOfHost(); ok {
+		if at, ok := s.cfg.Cgroups.HostCgroup(); ok {
 			if of, ok := readGroup(at, now, full); ok {
 				g = of
 			}
@@ -200,7 +200,7 @@ func (s *Stats) readPod(p *v1.Pod, cgroups Cgroups, said map[string]*pod.Contain
 	r.pod = p
 	children := map[string]pod.Cgroup{} // by the IDs in their names
 	if cgroups != nil {
-		if at, ok := cgroups.PlaceOf(p); ok {
+		if at, ok := cgroups.PodCgroup(p); ok {
 			if r.group, ok = readGroup(at, s.now(), full); ok {
 				children = childrenOf(at)
 			}

@@ -36,9 +36,9 @@ type Runtime interface {
 // Cgroups returns paths of cgroups, and changes nothing; *cgroup.Cgroups is one. ok is
 // false if there are none.
 type Cgroups interface {
-	PlaceOf(p *v1.Pod) (at pod.Cgroup, ok bool)
-	PlaceOfAll() (at pod.Cgroup, ok bool)
-	PlaceOfHost() (at pod.Cgroup, ok bool)
+	PodCgroup(p *v1.Pod) (at pod.Cgroup, ok bool)
+	AllPodsCgroup() (at pod.Cgroup, ok bool)
+	HostCgroup() (at pod.Cgroup, ok bool)
 }
 
 // Config is the configuration of Stats.

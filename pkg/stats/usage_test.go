@@ -16,9 +16,9 @@ import (
 // noCgroups are cgroups of which none exists.
 type noCgroups struct{}
 
-func (noCgroups) PlaceOf(*v1.Pod) (pod.Cgroup, bool)   { return pod.Cgroup{}, false }
-func (noCgroups) PlaceOfAll() (at pod.Cgroup, ok bool) { return pod.Cgroup{}, true }
-func (noCgroups) PlaceOfHost() (pod.Cgroup, bool)      { return pod.Cgroup{}, false }
+func (noCgroups) PodCgroup(*v1.Pod) (pod.Cgroup, bool)    { return pod.Cgroup{}, false }
+func (noCgroups) AllPodsCgroup() (at pod.Cgroup, ok bool) { return pod.Cgroup{}, true }
+func (noCgroups) HostCgroup() (pod.Cgroup, bool)          { return pod.Cgroup{}, false }
 
 // TestUsage_WithoutDisks_AsksNoRuntime: short memory must not wait for a runtime. Otherwise the
 // usage of each pod comes from the runtime and the disk.

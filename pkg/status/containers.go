@@ -333,14 +333,14 @@ func (b *build) waiting() *v1.ContainerStateWaiting {
 	if len(b.want.Pod.Spec.InitContainers) > 0 {
 		w.Reason = podInitializing
 	}
-	trouble := b.notes.Trouble[""]
+	failure := b.notes.Failures[""]
 	switch {
 	case b.notAdmitted():
 		w.Message = b.notes.NotAdmittedMessage
 	case b.waitsForPod():
 		w.Message = b.notes.Waits
-	case trouble.Reason != "":
-		w.Message = trouble.Reason + ": " + trouble.Message
+	case failure.Reason != "":
+		w.Message = failure.Reason + ": " + failure.Message
 	case b.notes.NetworkWait != "" && !b.want.Pod.Spec.HostNetwork && !b.SandboxReady():
 		w.Message = b.notes.NetworkWait
 	}
@@ -363,18 +363,18 @@ func (b *build) overrideWaiting(st *v1.ContainerStatus, c *v1.Container, r pod.C
 		return
 	}
 	var w *v1.ContainerStateWaiting
-	trouble := b.notes.Trouble[st.Name]
+	failure := b.notes.Failures[st.Name]
 	if back, ok := b.notes.Backoff[st.Name]; ok && back.Until.After(b.now) {
 		w = &v1.ContainerStateWaiting{
 			Reason: crashLoopBackOff,
 			Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s_%s(%s)",
 				back.Delay, st.Name, b.want.Name, b.want.Namespace, b.want.UID()),
 		}
-	} else if trouble.Reason != "" {
-		w = &v1.ContainerStateWaiting{Reason: trouble.Reason, Message: trouble.Message}
-		if podview.InPullBackOff(trouble, b.now) && podview.IsPullError(trouble.Reason) {
+	} else if failure.Reason != "" {
+		w = &v1.ContainerStateWaiting{Reason: failure.Reason, Message: failure.Message}
+		if podview.InPullBackOff(failure, b.now) && podview.IsPullError(failure.Reason) {
 			w.Reason = podview.ImagePullBackOff
-			w.Message = fmt.Sprintf("Back-off pulling image %q: %s: %s", c.Image, trouble.Reason, trouble.Message)
+			w.Message = fmt.Sprintf("Back-off pulling image %q: %s: %s", c.Image, failure.Reason, failure.Message)
 		}
 	} else if st.State.Terminated != nil && b.notes.ContainerNotes[r.ID].Killed == pod.HookFailed {
 		w = hookFailed()

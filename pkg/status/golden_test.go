@@ -29,7 +29,7 @@ var update = flag.Bool("update", false, "rewrite the goldens")
 // how long the back-off still lasts. containerNotes has container IDs as keys, all other maps have
 // container names.
 type notesYAML struct {
-	Trouble            map[string]pod.Trouble        `json:"trouble"`
+	Failures           map[string]pod.Failure        `json:"trouble"`
 	Backoff            map[string]backoffYAML        `json:"backoff"`
 	Readiness          map[string]pod.ProbeStatus    `json:"readiness"`
 	Startup            map[string]pod.ProbeStatus    `json:"startup"`
@@ -221,7 +221,7 @@ func read(arc *txtar.Archive) (fixture, error) {
 	}
 	s.health = pod.Health{Ready: y.Readiness, Started: y.Startup}
 	s.notes = status.Notes{
-		Trouble: y.Trouble, ContainerNotes: y.ContainerNotes,
+		Failures: y.Failures, ContainerNotes: y.ContainerNotes,
 		NotAdmittedReason: y.NotAdmittedReason, NotAdmittedMessage: y.NotAdmittedMessage, Rejected: y.Rejected,
 		Waits: y.Waits, NetworkWait: y.NetworkWait, ResizeReason: y.ResizeReason, ResizeMessage: y.ResizeMessage, Allocated: y.Allocated, ResizeError: y.ResizeError,
 		Instance: y.Instance, Terminal: y.Terminal, TerminalReason: y.TerminalReason, TerminalMessage: y.TerminalMessage,

@@ -128,7 +128,7 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 		v := plan.View{Want: want, Have: have, Record: pod.Record{Want: kept, Instance: 1, ContainerNotes: notes.ContainerNotes, StartTime: now}, Health: health, Now: now}
 		st := status.Of(want, have, health, v1.PodStatus{}, notes, now)
 		final := st.Phase == v1.PodSucceeded || st.Phase == v1.PodFailed
-		if outcome := plan.Next(v).Ended.Phase; final && outcome != string(st.Phase) {
+		if outcome := plan.Next(v).End.Phase; final && outcome != string(st.Phase) {
 			t.Fatalf("the status says %s, plan says %q and goes on with %v\n%+v", st.Phase, outcome, plan.Next(v).Steps, st)
 		}
 		for _, c := range st.ContainerStatuses {
@@ -146,7 +146,7 @@ func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) 
 		notes.Backoff = map[string]podview.Backoff{"a": {Delay: time.Second, Until: now.Add(time.Second)}}
 	}
 	if rapid.Bool().Draw(t, "inTrouble") {
-		notes.Trouble = map[string]pod.Trouble{"b": {Reason: "ErrImagePull", Count: 1}}
+		notes.Failures = map[string]pod.Failure{"b": {Reason: "ErrImagePull", Count: 1}}
 	}
 	if rapid.IntRange(0, 9).Draw(t, "terminal") == 0 {
 		notes.Terminal, notes.TerminalReason = v1.PodFailed, "DeadlineExceeded"

@@ -23,8 +23,8 @@ import (
 // Notes is what Of needs to know of a pod and cannot observe. The zero value is a pod without
 // problems.
 type Notes struct {
-	// Trouble holds failures by container name; "" is the pod as a whole.
-	Trouble map[string]pod.Trouble
+	// Failures holds failures by container name; "" is the pod as a whole.
+	Failures map[string]pod.Failure
 	// Backoff holds the crash back-offs by container name.
 	Backoff map[string]podview.Backoff
 	// NotAdmittedReason and NotAdmittedMessage say why the pod is not admitted; both are empty

@@ -26,7 +26,7 @@ func (b *build) passedReadiness(c *v1.Container, r pod.Container) bool {
 	if c.ReadinessProbe == nil {
 		return true
 	}
-	if ok, known := b.Probed(pod.Readiness, r); known {
+	if ok, known := b.ProbeStatus(pod.Readiness, r); known {
 		return ok
 	}
 	old := b.old[c.Name]

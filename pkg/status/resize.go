@@ -87,7 +87,7 @@ func (b *build) resizing(st *v1.PodStatus) *v1.PodCondition {
 			continue
 		}
 		found = true
-		if t := b.notes.Trouble[container.Name]; t.Reason != "" {
+		if t := b.notes.Failures[container.Name]; t.Reason != "" {
 			c.Reason, c.Message = v1.PodReasonError, t.Message
 		}
 	}

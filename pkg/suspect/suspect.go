@@ -136,8 +136,8 @@ type process struct {
 	name, state string
 }
 
-// Of is a pod whose processes are looked for.
-type Of struct {
+// Target is a pod whose processes are looked for.
+type Target struct {
 	pod.Key
 	UID string
 	// Agent says that the threads of this process are looked at, too.
@@ -147,7 +147,7 @@ type Of struct {
 // Processes returns the processes and threads that the pod may hang on: those of its containers,
 // of its shim and of this agent that are stopped or wait in the kernel without an end, and
 // network plugins that work for the pod. It returns none if /proc does not answer in time.
-func (f *Finder) Processes(ctx context.Context, of Of) []activity.Process {
+func (f *Finder) Processes(ctx context.Context, of Target) []activity.Process {
 	var found []activity.Process
 	err := f.calls.Do(ctx, "processes of "+of.String(), foundWithin, func() error {
 		found = f.find(ctx, of)
@@ -159,7 +159,7 @@ func (f *Finder) Processes(ctx context.Context, of Of) []activity.Process {
 	return found
 }
 
-func (f *Finder) find(ctx context.Context, of Of) (found []activity.Process) {
+func (f *Finder) find(ctx context.Context, of Target) (found []activity.Process) {
 	all := f.processes()
 	var shims []int
 	for _, p := range all {

@@ -60,7 +60,7 @@ func TestProcesses_FindsThoseOfThePod(t *testing.T) {
 	f := New()
 	f.proc = m.proc
 	got := map[int]string{}
-	for _, p := range f.Processes(t.Context(), Of{Key: pod.Key{Namespace: "default", Name: "web"}, UID: "11-22"}) {
+	for _, p := range f.Processes(t.Context(), Target{Key: pod.Key{Namespace: "default", Name: "web"}, UID: "11-22"}) {
 		got[p.PID] = p.Of + " " + p.State + " " + p.Waits
 		if len(p.Stack) != 2 || p.Stack[0] != p.Waits || p.Stack[1] != "vfs_read" {
 			t.Errorf("stack of %d: %q", p.PID, p.Stack)
@@ -88,14 +88,14 @@ func TestProcesses_EnvironmentHangs_DoesNotDelay(t *testing.T) {
 		f.proc, f.read = m.proc, func(string) ([]byte, error) { <-answers; return nil, nil }
 		for _, limit := range []time.Duration{answersWithin, 0} { // the second time it is not read again
 			began := time.Now()
-			found := f.Processes(t.Context(), Of{Key: pod.Key{Namespace: "default", Name: "web"}})
+			found := f.Processes(t.Context(), Target{Key: pod.Key{Namespace: "default", Name: "web"}})
 			if took := time.Since(began); len(found) != 2 || took != limit {
 				t.Errorf("after %s: %v", took, found)
 			}
 		}
 		close(answers)
 		synctest.Wait()
-		if found := f.Processes(t.Context(), Of{Key: pod.Key{Namespace: "default", Name: "web"}}); len(found) > 0 {
+		if found := f.Processes(t.Context(), Target{Key: pod.Key{Namespace: "default", Name: "web"}}); len(found) > 0 {
 			t.Errorf("after they answer: %v", found)
 		}
 	})

@@ -6,5 +6,5 @@ package trust
 // system.
 func Path(string, []int) (*Problem, error) { return nil, nil }
 
-// Above returns nothing, like Path.
-func Above(string, []int) (*Problem, error) { return nil, nil }
+// ParentPath returns nothing, like Path.
+func ParentPath(string, []int) (*Problem, error) { return nil, nil }

@@ -19,8 +19,8 @@ const maxLinks = 40
 // checks the way to each.
 func Path(path string, owners []int) (*Problem, error) { return walk(path, owners, true) }
 
-// Above is like Path, but does not check the file at the end of path.
-func Above(path string, owners []int) (*Problem, error) { return walk(path, owners, false) }
+// ParentPath is like Path, but does not check the file at the end of path.
+func ParentPath(path string, owners []int) (*Problem, error) { return walk(path, owners, false) }
 
 func walk(path string, owners []int, last bool) (*Problem, error) {
 	path, err := filepath.Abs(path)
@@ -35,7 +35,7 @@ func walk(path string, owners []int, last bool) (*Problem, error) {
 		}
 		link := st.Mode()&fs.ModeSymlink != 0
 		if last || link || len(rest) > 0 {
-			if p := Judge(at, Of(st), owners); p != nil {
+			if p := Check(at, Of(st), owners); p != nil {
 				return p, nil
 			}
 		}

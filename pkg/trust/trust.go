@@ -14,7 +14,7 @@ import (
 	"slices"
 )
 
-// Entry describes a file, a directory or a link for Judge.
+// Entry describes a file, a directory or a link for Check.
 type Entry struct {
 	Mode      uint32 // permission bits and the sticky bit, as the kernel has them
 	UID, GID  uint32
@@ -32,9 +32,9 @@ type Problem struct {
 // Error returns the problem as one sentence.
 func (p *Problem) Error() string { return p.Path + " " + p.What }
 
-// Judge returns a problem if users beside root and owners may write to the file that e
+// Check returns a problem if users beside root and owners may write to the file that e
 // describes at path; nil means none.
-func Judge(path string, e Entry, owners []int) *Problem {
+func Check(path string, e Entry, owners []int) *Problem {
 	const sticky, group, others = 0o1000, 0o020, 0o002
 	switch {
 	case e.Link, e.Dir && e.Mode&sticky != 0: // the mode of a link has no meaning

@@ -105,7 +105,7 @@ func TestPath_ACLNamesAnotherUser_IsFound(t *testing.T) {
 		}
 		st, err := os.Lstat(file)
 		must(t, err)
-		p := trust.Judge(file, trust.Of(st), []int{1000})
+		p := trust.Check(file, trust.Of(st), []int{1000})
 		got := ""
 		if p != nil {
 			got = p.What
@@ -116,7 +116,7 @@ func TestPath_ACLNamesAnotherUser_IsFound(t *testing.T) {
 	}
 }
 
-// Judge reads the ACL of the open file, whatever is at its path meanwhile. For a removed
+// Check reads the ACL of the open file, whatever is at its path meanwhile. For a removed
 // file it reads none from the path.
 func TestJudge_FileIsExchanged_ACLIsOfWhatIsOpen(t *testing.T) {
 	t.Parallel()
@@ -136,16 +136,16 @@ func TestJudge_FileIsExchanged_ACLIsOfWhatIsOpen(t *testing.T) {
 		t.Cleanup(func() { _ = unix.Close(fd) })
 		e := trust.Entry{Mode: 0o664, FD: fd}
 		must(t, os.Rename(path, path+".open"))
-		if p := trust.Judge(path, e, nil); p == nil || p.What != "can be written by uid 12345 (POSIX ACL)" {
+		if p := trust.Check(path, e, nil); p == nil || p.What != "can be written by uid 12345 (POSIX ACL)" {
 			t.Errorf("%s of a file that is gone: %v", name, p)
 		}
 		must(t, os.WriteFile(path, nil, 0o644))
-		if p := trust.Judge(path, e, nil); p == nil || p.What != "can be written by uid 12345 (POSIX ACL)" {
+		if p := trust.Check(path, e, nil); p == nil || p.What != "can be written by uid 12345 (POSIX ACL)" {
 			t.Errorf("%s of a file that was exchanged: %v", name, p)
 		}
 		must(t, os.Rename(path+".open", path))
 	}
-	if p := trust.Judge(path+".gone", trust.Entry{Mode: 0o664}, nil); p == nil {
+	if p := trust.Check(path+".gone", trust.Entry{Mode: 0o664}, nil); p == nil {
 		t.Error("a file that is gone counts as one without an ACL")
 	}
 }
@@ -156,11 +156,11 @@ func TestAbove_End_IsNotJudged(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Mkdir(dir+"/open", 0o700))
 	chmod(t, dir+"/open", 0o777)
-	if p, err := trust.Above(dir+"/open", []int{os.Getuid()}); p != nil || err != nil {
+	if p, err := trust.ParentPath(dir+"/open", []int{os.Getuid()}); p != nil || err != nil {
 		t.Errorf("%v, %v", p, err)
 	}
 	must(t, os.WriteFile(dir+"/open/file", nil, 0o600))
-	if p, err := trust.Above(dir+"/open/file", []int{os.Getuid()}); p == nil || err != nil {
+	if p, err := trust.ParentPath(dir+"/open/file", []int{os.Getuid()}); p == nil || err != nil {
 		t.Errorf("%v, %v", p, err)
 	}
 	must(t, os.Symlink("loop", dir+"/loop"))

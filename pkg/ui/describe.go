@@ -16,11 +16,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// ObjectEvents has the events of the described object. Known is false if they could not be read.
-// Wanted is false if the user did not ask for them.
+// ObjectEvents has the events of the described object. Available is false if they could not be read.
+// Requested is false if the user did not ask for them.
 type ObjectEvents struct {
-	Events        []v1.Event
-	Known, Wanted bool
+	Events               []v1.Event
+	Available, Requested bool
 }
 
 // sheet is the output of describe: names and values in columns, each level indented by two cells.
@@ -100,9 +100,9 @@ func longTime(t metav1.Time) string { return t.Format(time.RFC1123Z) }
 // events writes the events, as kubectl does.
 func (s *sheet) events(h ObjectEvents, now time.Time) {
 	switch {
-	case !h.Wanted:
+	case !h.Requested:
 		return
-	case !h.Known:
+	case !h.Available:
 		s.row(0, "Events:", "<unknown>")
 		return
 	case len(h.Events) == 0:

@@ -86,15 +86,15 @@ type PlanChange struct {
 // PlanRestart has the effects of a change on containers. It restarts the pod, some containers or
 // none. Resizes restart no container.
 type PlanRestart struct {
-	Pod        bool              `json:"pod"`
-	Containers []string          `json:"containers"`
-	Reason     string            `json:"reason"`
-	Resize     []podspec.Resized `json:"resize"`
+	Pod        bool                      `json:"pod"`
+	Containers []string                  `json:"containers"`
+	Reason     string                    `json:"reason"`
+	Resize     []podspec.ContainerResize `json:"resize"`
 }
 
 // restart returns the document of the restarts and resizes.
-func restart(whole bool, containers []string, reason string, resized []podspec.Resized) PlanRestart {
-	return PlanRestart{Pod: whole, Containers: append([]string{}, containers...), Reason: reason, Resize: append([]podspec.Resized{}, resized...)}
+func restart(whole bool, containers []string, reason string, resized []podspec.ContainerResize) PlanRestart {
+	return PlanRestart{Pod: whole, Containers: append([]string{}, containers...), Reason: reason, Resize: append([]podspec.ContainerResize{}, resized...)}
 }
 
 // PlanRollout has the changes of the pods of one workload, in order.

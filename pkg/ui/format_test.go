@@ -144,7 +144,7 @@ func described() *v1.Pod {
 
 func happened() ObjectEvents {
 	at := metav1.NewTime(time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
-	return ObjectEvents{Known: true, Wanted: true, Events: []v1.Event{
+	return ObjectEvents{Available: true, Requested: true, Events: []v1.Event{
 		{Type: "Normal", Reason: "Started", Message: "Container started", Source: v1.EventSource{Component: "kubelet", Host: "n1"}, FirstTimestamp: at, LastTimestamp: at, Count: 1},
 		{Type: "Warning", Reason: "BackOff", Message: "Back-off\x1b[2J", Source: v1.EventSource{Component: "kubelet"}, FirstTimestamp: at, LastTimestamp: metav1.NewTime(at.Add(time.Minute)), Count: 7},
 	}}
@@ -166,7 +166,7 @@ func TestDescribeAsKubectl(t *testing.T) {
 			Conditions: []v1.NodeCondition{{Type: "Ready", Status: "True", Reason: "KubeletReady", LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now)}},
 		},
 	}
-	golden(t, "describe-node.txt", DescribeNode(node, []v1.Pod{*described()}, ObjectEvents{Wanted: true}, now))
+	golden(t, "describe-node.txt", DescribeNode(node, []v1.Pod{*described()}, ObjectEvents{Requested: true}, now))
 	for _, text := range []string{"\x1b", "hunter2", "\x07"} {
 		if strings.Contains(pod, text) {
 			t.Errorf("%q is in it", text)

@@ -72,7 +72,7 @@ func TestDescribeService_Endpoints_AreThoseThatAreReady(t *testing.T) {
 	for _, addr := range []string{"10.88.0.2", "10.88.0.3", "10.88.0.4", "10.88.0.5", "10.88.0.6"} {
 		it.Endpoints = append(it.Endpoints, ServiceEndpoint{Port: "http", Address: addr, Target: 8080, Pod: "p", Ready: addr != "10.88.0.3"})
 	}
-	text := DescribeService(it, ObjectEvents{Wanted: true, Known: true}, time.Unix(120, 0))
+	text := DescribeService(it, ObjectEvents{Requested: true, Available: true}, time.Unix(120, 0))
 	for _, want := range []string{
 		"Selector:", "app=web", "10.88.0.2:8080,10.88.0.4:8080,10.88.0.5:8080 + 1 more...", "30080/TCP", "http/TCP", "spec.x: taken", "Events:",
 	} {

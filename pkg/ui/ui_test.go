@@ -74,7 +74,7 @@ func samplePlan() forecast.Forecast {
 			{Op: podconfig.ADD, Key: metrics.Key, New: metrics, Source: "file", Origin: metrics.Origin, UID: metrics.UID()},
 			{Op: podconfig.UPDATE, Key: web.Key, New: web, Source: "file", Origin: web.Origin, UID: web.UID(), RestartContainers: []string{"nginx"}, Reason: "image changed",
 				Fields:  []podspec.FieldChange{{Path: "spec.containers[nginx].image", Old: "nginx:1.27.1", New: "nginx:1.27.3"}},
-				Resizes: []podspec.Resized{{Container: "proxy", Resources: []v1.ResourceName{"cpu", "memory"}}}},
+				Resizes: []podspec.ContainerResize{{Container: "proxy", Resources: []v1.ResourceName{"cpu", "memory"}}}},
 			{Op: podconfig.REMOVE, Key: old.Key, Old: old, Source: "file", Origin: old.Origin, UID: old.UID(), Grace: 30},
 		},
 		Unchanged: 2,
@@ -115,7 +115,7 @@ func TestPlanOfNothing(t *testing.T) {
 
 func TestPlanShowsWhatStaysTheSame(t *testing.T) {
 	t.Parallel()
-	resized := []podspec.Resized{{Container: "app", Resources: []v1.ResourceName{"cpu", "memory"}}, {Container: "side", Resources: []v1.ResourceName{"cpu"}}}
+	resized := []podspec.ContainerResize{{Container: "app", Resources: []v1.ResourceName{"cpu", "memory"}}, {Container: "side", Resources: []v1.ResourceName{"cpu"}}}
 	for _, c := range []struct {
 		restart PlanRestart
 		fields  int

@@ -14,7 +14,7 @@ import (
 type Forecast struct {
 	// Node is the node before these rounds, with the assumed levels.
 	Node   reclaim.Node
-	Rounds []reclaim.Foreseen
+	Rounds []reclaim.ForecastRound
 }
 
 // AssumeError is the error of Foresee for an assumed level that this node cannot have.

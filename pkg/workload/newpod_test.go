@@ -40,7 +40,7 @@ func TestNewPod_OfDeployment_HasItsNameOwnerLabelsAndDefaults(t *testing.T) {
 	if s.SandboxHash == "" || s.ContainerHash("web") == "" {
 		t.Errorf("the spec has no hashes: %q, %q", s.SandboxHash, s.ContainerHash("web"))
 	}
-	equal(t, "whether its author chose the UID", pod.ClaimsUID(s), false)
+	equal(t, "whether its author chose the UID", pod.HasChosenUID(s), false)
 }
 
 func TestOwns_PodOfAnotherWorkloadLayerOrNamespace_IsNotOwned(t *testing.T) {

@@ -48,8 +48,8 @@ type TemplateOverride struct {
 	Rollback bool `json:"rollback,omitempty"`
 }
 
-// Overridden is one overridden field, as commands show it.
-type Overridden struct {
+// OverriddenField is one overridden field, as commands show it.
+type OverriddenField struct {
 	Field  string    `json:"field"`
 	Value  string    `json:"value"`
 	Source string    `json:"source"` // the value in the source
@@ -60,23 +60,23 @@ type Overridden struct {
 }
 
 // Fields returns the overridden fields.
-func (o *Override) Fields() []Overridden {
-	var all []Overridden
+func (o *Override) Fields() []OverriddenField {
+	var all []OverriddenField
 	if o == nil {
 		return nil
 	}
 	if r := o.Replicas; r != nil {
-		all = append(all, Overridden{"spec.replicas", fmt.Sprint(r.Replicas), fmt.Sprint(r.Source), "scale", r.Since.Time, false})
+		all = append(all, OverriddenField{"spec.replicas", fmt.Sprint(r.Replicas), fmt.Sprint(r.Source), "scale", r.Since.Time, false})
 	}
 	if p := o.Paused; p != nil {
 		why := "rollout resume"
 		if p.Paused {
 			why = "rollout pause"
 		}
-		all = append(all, Overridden{"spec.paused", fmt.Sprint(p.Paused), fmt.Sprint(p.Source), why, p.Since.Time, false})
+		all = append(all, OverriddenField{"spec.paused", fmt.Sprint(p.Paused), fmt.Sprint(p.Source), why, p.Since.Time, false})
 	}
 	if t := o.Template; t != nil {
-		all = append(all, Overridden{"spec.template", "another version", "not in use", t.Why, t.Since.Time, t.Rollback})
+		all = append(all, OverriddenField{"spec.template", "another version", "not in use", t.Why, t.Since.Time, t.Rollback})
 	}
 	return all
 }

@@ -127,7 +127,7 @@ func (s *stage) awaitRecorded(name, container string) {
 	s.Helper()
 	life := s.awaitRunning(name, container)[container]
 	s.eventually(func() error {
-		all, err := record.Look(s.root)
+		all, err := record.ReadRecords(s.root)
 		for _, r := range all {
 			if r.Name == s.full(name) && r.Attempts[container] > life.attempt {
 				return nil

@@ -148,7 +148,7 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	allocatable, err := facts.Allocatable(facts.Spared(thresholds))
+	allocatable, err := facts.Allocatable(facts.HardEvictionReservation(thresholds))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 			defer m.mu.Unlock()
 			m.events = append(m.events, reason)
 		},
-		Seen: func(n *v1.Node) {
+		OnNode: func(n *v1.Node) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.seen = append(m.seen, n)

@@ -55,7 +55,7 @@ func TestC_1_25_SideBySide(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		allocatable, err := o.Facts.Allocatable(o.Facts.Spared(ts))
+		allocatable, err := o.Facts.Allocatable(o.Facts.HardEvictionReservation(ts))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -255,7 +255,7 @@ func TestBytesOfPulls(t *testing.T) {
 		t.Helper()
 		var far map[string]bundle.Download
 		wait.NoError(t, func() (err error) { // a call may take too long, but not each
-			if far, err = downloads.Look(t.Context(), names); err != nil && status.Code(err) != codes.DeadlineExceeded {
+			if far, err = downloads.Progress(t.Context(), names); err != nil && status.Code(err) != codes.DeadlineExceeded {
 				t.Fatal(err)
 			}
 			return err

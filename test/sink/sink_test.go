@@ -178,7 +178,7 @@ func (a *agent) run(t *testing.T, change ...func(*apiserver.Config)) {
 		t.Fatal(err)
 	}
 	src, err := source.New(source.Config{
-		Kubeconfig: kubeconfig, Reader: apiclient.NewReader(apiclient.ReaderConfig{Client: api}), Node: a.name, Seen: a.Seen,
+		Kubeconfig: kubeconfig, Reader: apiclient.NewReader(apiclient.ReaderConfig{Client: api}), Node: a.name, OnPod: a.ObservePod,
 		Spec: func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
 			return &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "api", File: file}}, nil
 		},

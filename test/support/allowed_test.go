@@ -71,7 +71,7 @@ func FuzzAllowed(f *testing.F) {
 		if restricted {
 			level = "restricted"
 		}
-		if len(problems) > 0 || len(policies[level].Judge(want, "/kubeconfig")) > 0 {
+		if len(problems) > 0 || len(policies[level].Check(want, "/kubeconfig")) > 0 {
 			return
 		}
 		for i := range want.Pod.Spec.Volumes {

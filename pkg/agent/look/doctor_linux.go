@@ -54,8 +54,8 @@ func wholePath(path string) string {
 	return path
 }
 
-// AskRuntime returns facts about the runtime that serve would use. It starts nothing.
-func (c Config) AskRuntime(ctx context.Context) doctor.Runtime {
+// RuntimeFacts returns facts about the runtime that serve would use. It starts nothing.
+func (c Config) RuntimeFacts(ctx context.Context) doctor.Runtime {
 	found, err := c.Discover(ctx)
 	if err != nil {
 		return doctor.Runtime{Err: err.Error()}

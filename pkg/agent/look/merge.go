@@ -109,7 +109,7 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 	}
 	if saved != nil {
 		var err error
-		if o.Against, err = forecast.ReadSaved(saved, against); err != nil {
+		if o.Against, err = forecast.ReadSavedSet(saved, against); err != nil {
 			return none, Fail(Failure, err)
 		}
 		r.Recorded = o.Against.Pods // a rejected pod keeps its saved version

@@ -10,13 +10,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Given has the absolute path of each source, and the path that the user wrote.
-type Given [][2]string
+// WrittenPaths has the absolute path of each source, and the path that the user wrote.
+type WrittenPaths [][2]string
 
 // Absolute returns the configuration with absolute paths of sources: records name the source
 // of each pod, which must not depend on the working directory.
-func Absolute(c config.Config) (config.Config, Given) {
-	var given Given
+func Absolute(c config.Config) (config.Config, WrittenPaths) {
+	var given WrittenPaths
 	c.Filename = slices.Clone(c.Filename)
 	for i, name := range c.Filename {
 		if name != "-" && !config.IsURL(name) {
@@ -29,7 +29,7 @@ func Absolute(c config.Config) (config.Config, Given) {
 	return c, given
 }
 
-func (g *Given) absolute(name string) string {
+func (g *WrittenPaths) absolute(name string) string {
 	abs, err := filepath.Abs(name)
 	if err != nil {
 		return name
@@ -39,7 +39,7 @@ func (g *Given) absolute(name string) string {
 }
 
 // AsWritten returns the path that the user wrote, for messages: it reverts Absolute.
-func (g Given) AsWritten(path string) string {
+func (g WrittenPaths) AsWritten(path string) string {
 	for _, g := range g {
 		if rest, ok := strings.CutPrefix(path, g[0]+"#"); ok { // a pod of an API server
 			return g[1] + "#" + rest

@@ -69,7 +69,7 @@ func readPolicy(path string, owners []int) ([]byte, error) {
 			return nil, wrong(fmt.Errorf("%s lies in %s, which %s", path, dir, what), fix+" "+dir)
 		}
 	}
-	switch p, err := trust.Above(path, owners); {
+	switch p, err := trust.ParentPath(path, owners); {
 	case err != nil:
 		return nil, wrong(err, AsRoot(err))
 	case p != nil:
@@ -130,7 +130,7 @@ func (r Rules) withoutForbidden(sets map[string]podconfig.Restored) map[string]p
 		for i := range set.Files {
 			f := &set.Files[i]
 			f.Objects = slices.DeleteFunc(slices.Clone(f.Objects), func(o *pod.Object) bool {
-				if len(r.policy.JudgeObject(o, policyLocation(o.Origin.Source, o.Origin.Location))) == 0 {
+				if len(r.policy.CheckObject(o, policyLocation(o.Origin.Source, o.Origin.Location))) == 0 {
 					return false
 				}
 				if pod.IsWorkload(o.Kind) {
@@ -160,7 +160,7 @@ func policyLocation(kind, location string) string {
 func (r Rules) Forbids(want *pod.Spec) string {
 	problems := append(pod.IdentityProblems(want.Pod), pod.StructureProblems(&want.Pod.Spec)...)
 	if r.policy != nil {
-		problems = append(problems, r.policy.Judge(want, policyLocation(want.Origin.Source, want.Origin.Location))...)
+		problems = append(problems, r.policy.Check(want, policyLocation(want.Origin.Source, want.Origin.Location))...)
 	}
 	return firstProblem(problems)
 }
@@ -171,7 +171,7 @@ func (r Rules) ForbidsWorkload(o *pod.Object) string {
 	if r.policy == nil {
 		return ""
 	}
-	return firstProblem(r.policy.JudgeObject(o, policyLocation(o.Origin.Source, o.Origin.Location)))
+	return firstProblem(r.policy.CheckObject(o, policyLocation(o.Origin.Source, o.Origin.Location)))
 }
 
 // Allows returns an error if a volume of a pod must not mount a path of this node. followed
@@ -189,7 +189,7 @@ func (r Rules) Allows(want *pod.Spec, volume string, at *v1.HostPathVolumeSource
 			return prefix
 		}
 	}
-	if why := firstProblem(r.policy.JudgePath(want, policyLocation(want.Origin.Source, want.Origin.Location), volume, at, follow)); why != "" {
+	if why := firstProblem(r.policy.CheckPath(want, policyLocation(want.Origin.Source, want.Origin.Location), volume, at, follow)); why != "" {
 		return errors.New(why)
 	}
 	return nil

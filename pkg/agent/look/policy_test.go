@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/test/suite"
 )
 
-// TestPolicyIsItsOwners: a policy that another user could write or replace is refused, and
-// so is anything but a regular file, without blocking on it.
+// TestPolicyIsItsOwners: a policy that another user could write or replace is
+// refused, and so is anything but a regular file, without blocking on it.
 func TestPolicyIsItsOwners(t *testing.T) {
 	t.Parallel()
 	const otherUser = 12345

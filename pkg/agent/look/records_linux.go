@@ -21,7 +21,7 @@ import (
 
 // Records reads the agent's records of its pods.
 func (c Config) Records() ([]pod.Record, error) {
-	return record.Look(c.RootDir)
+	return record.ReadRecords(c.RootDir)
 }
 
 // halted returns the reason why the agent starts no pods: the node is drained, or shuts down; else
@@ -41,7 +41,7 @@ func (c Config) halted() (string, error) {
 // workloadStates returns the store of the agent's states of workloads.
 func (c Config) workloadStates() controller.Store {
 	return readOnly{c, func(each func(of pod.ObjectKey, layer string, state []byte)) error {
-		return record.LookWorkloads(c.RootDir, each)
+		return record.ReadWorkloads(c.RootDir, each)
 	}}
 }
 
@@ -73,7 +73,7 @@ func (c Config) lastSets() (read func() (map[string]podconfig.Restored, error)) 
 	key := c.SetsKey()
 	failed := key.Open()
 	return func() (map[string]podconfig.Restored, error) {
-		sets, err := record.LookSplit(c.RootDir, bundle.RunDir(c.RootDir), key)
+		sets, err := record.ReadSplit(c.RootDir, bundle.RunDir(c.RootDir), key)
 		return SetsByLayer(sets), cmp.Or(failed, err)
 	}
 }
@@ -87,9 +87,9 @@ func SetsByLayer(sets map[string]record.Set) map[string]podconfig.Restored {
 	return all
 }
 
-// Needed returns the specs of the pods that the last agent ran or would have run, from its records
-// and its last good sets. With an error, some may be missing.
-func (c Config) Needed() ([]*pod.Spec, error) {
+// DesiredOrRecorded returns the specs of the pods that the last agent ran or would have run, from
+// its records and its last good sets. With an error, some may be missing.
+func (c Config) DesiredOrRecorded() ([]*pod.Spec, error) {
 	var all []*pod.Spec
 	records, err := c.Records()
 	for _, r := range records {

@@ -9,14 +9,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri"
 )
 
-// KindBundled is the name of the bundled runtime in bundle.Found.
+// KindBundled is the name of the bundled runtime in bundle.DiscoveredRuntime.
 const KindBundled = "bundled"
 
 // Discover finds the runtime to use. A running bundled runtime stays in use, even if another
 // runtime was installed since: the pods run on it.
-func (c Config) Discover(ctx context.Context) (bundle.Found, error) {
+func (c Config) Discover(ctx context.Context) (bundle.DiscoveredRuntime, error) {
 	if b := bundle.New(c.Bundle()); c.RuntimeEndpoint == "" && b.Running() {
-		return bundle.Found{Endpoint: b.Endpoint(), Kind: KindBundled}, nil
+		return bundle.DiscoveredRuntime{Endpoint: b.Endpoint(), Kind: KindBundled}, nil
 	}
 	return bundle.Discover(ctx, c.RuntimeEndpoint)
 }

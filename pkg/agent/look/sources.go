@@ -43,9 +43,9 @@ type Reading struct {
 // API is an agent's API client, with the callbacks of its source.
 type API struct {
 	Reader *apiclient.Reader
-	// Seen receives every pod of this node at the API server, mirror pods too; gone means
+	// OnPod receives every pod of this node at the API server, mirror pods too; gone means
 	// that it was deleted.
-	Seen func(p *v1.Pod, gone bool)
+	OnPod func(p *v1.Pod, gone bool)
 	// Rejected receives the pods of the API server that cannot run here.
 	Rejected func(p *v1.Pod, problems []pod.Problem)
 }
@@ -170,7 +170,7 @@ func (c Config) apiSource(api *API) (*apiserver.Source, error) {
 		api = &API{Reader: apiclient.NewReader(apiclient.ReaderConfig{Client: client, ServicesOptional: c.offline(), Log: c.Log})}
 	}
 	return apiserver.New(apiserver.Config{
-		Kubeconfig: c.Kubeconfig, Reader: api.Reader, Seen: api.Seen, Node: c.NodeName, Services: isAgent, Log: c.Log,
+		Kubeconfig: c.Kubeconfig, Reader: api.Reader, OnPod: api.OnPod, Node: c.NodeName, Services: isAgent, Log: c.Log,
 		Spec: func(o *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
 			spec, problems := manifest.FromAPI(o, manifest.Options{Node: c.NodeName, Source: pod.SourceAPI, Location: c.Kubeconfig, File: file})
 			if spec == nil && api.Rejected != nil {

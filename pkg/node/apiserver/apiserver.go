@@ -53,9 +53,9 @@ type Config struct {
 	RequestTimeout time.Duration
 	// Event receives events of the node; may be nil. It must not block.
 	Event func(reason, eventType, message string)
-	// Seen receives each change of the Node at the API server, in order; nil when it is
+	// OnNode receives each change of the Node at the API server, in order; nil when it is
 	// gone. It must not block, nor write to the Node. May be nil.
-	Seen func(*v1.Node)
+	OnNode func(*v1.Node)
 	// Await returns when there are credentials for the API server; the error is that of
 	// its context. nil does not wait.
 	Await func(context.Context) error
@@ -234,8 +234,8 @@ func (h *Heartbeat) store(n *v1.Node, newest bool) {
 	if was == nil || was.UID != n.UID {
 		signal(h.created)
 	}
-	if h.cfg.Seen != nil {
-		h.cfg.Seen(n)
+	if h.cfg.OnNode != nil {
+		h.cfg.OnNode(n)
 	}
 }
 
@@ -254,8 +254,8 @@ func (h *Heartbeat) drop(uid types.UID) {
 	h.seen.Store(nil)
 	h.changes++
 	h.deletedUID = uid
-	if h.cfg.Seen != nil {
-		h.cfg.Seen(nil)
+	if h.cfg.OnNode != nil {
+		h.cfg.OnNode(nil)
 	}
 	signal(h.roundDue)
 }

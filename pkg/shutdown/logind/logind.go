@@ -41,10 +41,10 @@ type Config struct {
 	// Idle is called when the machine does not shut down: at first, and when a shutdown was
 	// cancelled.
 	Idle func(ctx context.Context) error
-	// Lost is called when logind does not answer. Until the next call of Begin or Idle, the caller
-	// does not know whether the machine shuts down.
-	Lost func()
-	Log  *slog.Logger
+	// Unavailable is called when logind does not answer. Until the next call of Begin or Idle, the
+	// caller does not know whether the machine shuts down.
+	Unavailable func()
+	Log         *slog.Logger
 }
 
 // The delay before Watch connects again grows from retryFirst to retryMax.
@@ -62,7 +62,7 @@ func Watch(ctx context.Context, cfg Config) {
 		s := &session{Config: cfg}
 		err := s.run(ctx)
 		s.release()
-		cfg.Lost()
+		cfg.Unavailable()
 		if ctx.Err() != nil {
 			return
 		}

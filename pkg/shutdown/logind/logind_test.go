@@ -231,7 +231,7 @@ func watch(t *testing.T, b *bus, delay time.Duration) watched {
 				return ended, nil
 			},
 			Idle: func(context.Context) error { w.idle <- struct{}{}; return nil },
-			Lost: func() {
+			Unavailable: func() {
 				select {
 				case w.lost <- struct{}{}:
 				default: // the buffer is full; no test waits for so many calls

@@ -131,7 +131,7 @@ func (s *Sink) Report(r pod.StatusReport) error {
 // Seen stores a pod of this node as the server shows it, mirrors included; gone means
 // that the server no longer has it. The sink keeps p and never writes to it. It never
 // blocks.
-func (s *Sink) Seen(p *v1.Pod, gone bool) {
+func (s *Sink) ObservePod(p *v1.Pod, gone bool) {
 	s.mu.Lock()
 	s.inbox.see(p, gone)
 	s.mu.Unlock()

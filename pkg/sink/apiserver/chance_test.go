@@ -51,7 +51,7 @@ func (c *chance) show(p *v1.Pod, gone bool) {
 	if c.shown[p.Name] = p; gone {
 		delete(c.shown, p.Name)
 	}
-	c.Seen(p, gone)
+	c.ObservePod(p, gone)
 }
 
 // relist shows which pods exist and which do not; the server's lock is held.

@@ -90,7 +90,7 @@ func (l *loop) statusNext(e *entry) request {
 
 // patchTo returns the patch that brings the server's copy to want, made from r.
 func (l *loop) patchTo(e *entry, want v1.PodStatus, r *pod.StatusReport) request {
-	slim(&want, e.slim)
+	shrink(&want, e.shrinkStep)
 	body, err := difference(e.object, &want)
 	if err != nil {
 		l.warn(e, "Failed to encode status", err, "")

@@ -47,8 +47,8 @@ type entry struct {
 
 	deleted     types.UID // the pod that the sink deleted with grace period 0
 	taken       bool      // a mirror was not created because its name exists
-	slim        int       // the step of slim for a status that was too large
-	slimmed     time.Time // since when
+	shrinkStep  int       // the step of shrink for a status that was too large
+	shrunkAt    time.Time // since when
 	lastWarning string    // the last warning
 	phaseWarned types.UID // the pod for which the warning about its final phase was logged
 }
@@ -108,8 +108,8 @@ func (e *entry) setReport(r pod.StatusReport, now time.Time) {
 	if e.report != nil && static(r) && !sameMirror(e.report.Pod, r.Pod) {
 		e.notBefore, e.pause = time.Time{}, 0 // the server may accept the new definition
 	}
-	if e.slim > 0 && now.Sub(e.slimmed) > slimFor {
-		e.slim = 0
+	if e.shrinkStep > 0 && now.Sub(e.shrunkAt) > shrinkFor {
+		e.shrinkStep = 0
 	}
 	if e.report != nil && !static(*e.report) && static(r) && e.report.Pod.UID != r.Pod.UID {
 		e.former = e.report
@@ -142,9 +142,9 @@ func (e *entry) schedule(now time.Time) {
 // server for it.
 const watchWait = 3 * time.Second
 
-// slimFor is how long the loop sends a shortened status before it tries the full one
+// shrinkFor is how long the loop sends a shortened status before it tries the full one
 // again.
-const slimFor = 10 * time.Minute
+const shrinkFor = 10 * time.Minute
 
 // see stores the server's version. A change of the node's own fields waits for the next comparison
 // (C-1.27.5). A request to the node, such as a deletion, does not wait.
@@ -206,7 +206,7 @@ func (e *entry) markAbsent() {
 	if e.object != nil {
 		e.deleted = e.object.UID
 	}
-	e.object, e.absent, e.mustRead, e.settled, e.slim, e.former = nil, true, false, false, 0, nil
+	e.object, e.absent, e.mustRead, e.settled, e.shrinkStep, e.former = nil, true, false, false, 0, nil
 	e.unseen = time.Time{}
 }
 

@@ -175,16 +175,16 @@ func equalEncoded(a, b *v1.PodStatus) (bool, error) {
 	return bytes.Equal(text[0], text[1]), nil
 }
 
-// The steps of slim; each includes the ones before.
+// The steps of shrink; each includes the ones before.
 const (
 	shortMessages = 1 + iota
 	noMessages
 	noDetails
-	maxSlim = noDetails
+	maxShrink = noDetails
 )
 
-// slim shortens a status that is too large for the server: the greater the step, the more.
-func slim(s *v1.PodStatus, step int) {
+// shrink shortens a status that is too large for the server: the greater the step, the more.
+func shrink(s *v1.PodStatus, step int) {
 	if step == 0 {
 		return
 	}

@@ -158,8 +158,8 @@ func (l *loop) noteAvailable() {
 
 // tooLarge shortens the status for the next attempt.
 func (l *loop) tooLarge(a answer, e *entry, now time.Time) {
-	if a.verb == patch && e.slim < maxSlim {
-		e.slim, e.slimmed = e.slim+1, now
+	if a.verb == patch && e.shrinkStep < maxShrink {
+		e.shrinkStep, e.shrunkAt = e.shrinkStep+1, now
 		l.warn(e, "Status is too large for the API server; sending a shorter one", nil, "")
 		e.mark(now, false)
 		return

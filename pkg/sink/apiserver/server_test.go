@@ -345,7 +345,7 @@ func inBubble(t *testing.T, f func(t *testing.T, n *node), change ...func(*Confi
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.Sink, s.shows = sink, sink.Seen
+		n.Sink, s.shows = sink, sink.ObservePod
 		n.loop = newLoop(sink)
 		ctx, cancel := context.WithCancel(t.Context())
 		var parts sync.WaitGroup

@@ -49,11 +49,11 @@ type Config struct {
 	// source.File. A nil Spec rejects the pod, and the problems say why; beside a Spec
 	// they are notices. It is called by one goroutine at a time and may keep p.
 	Spec func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem)
-	// Seen gets every pod that the server binds to the node, mirrors included, as the
+	// OnPod gets every pod that the server binds to the node, mirrors included, as the
 	// server shows it now: in the order of its lists and events, from the goroutine of
 	// Sets. gone says that it was deleted, or that a list lacks it; p is then its last
 	// state. p is shared and read only. Seen must not block; it may be nil.
-	Seen func(p *v1.Pod, gone bool)
+	OnPod func(p *v1.Pod, gone bool)
 	// Services has Reader read services while there are pods.
 	Services bool
 	// Log gets debug messages of lists and watches; nil for none.
@@ -223,7 +223,7 @@ func (r *run) list(ctx context.Context) (podList, error) {
 	}
 	start := time.Now()
 	l, err := transport.List(ctx, apiclient.PodsOf(r.cfg.Node), r.reader.Tuning.PageSize)
-	all := podList{rv: l.Version, at: apiclient.Position{Host: transport.Host(), Heard: start}}
+	all := podList{rv: l.Version, at: apiclient.Position{Host: transport.Host(), LastMessage: start}}
 	for _, o := range l.Objects {
 		if p, is := o.(*v1.Pod); is {
 			all.pods = append(all.pods, p)
@@ -241,7 +241,7 @@ func (r *run) flush() {
 	if r.left {
 		return
 	}
-	r.markUnanswered()
+	r.markUnread()
 	r.noteUnread()
 	r.found = false
 	r.lastError, r.yielded = "", true
@@ -254,7 +254,7 @@ func (r *run) fail(err error) {
 		return
 	}
 	r.lastError = err.Error()
-	r.reader.Unanswered()
+	r.reader.SetServicesUnavailable()
 	r.left = !r.yield(source.Snapshot{}, err)
 }
 

@@ -120,7 +120,7 @@ func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 				}
 				return e.Err
 			}
-			r.at.Heard = time.Now()
+			r.at.LastMessage = time.Now()
 			r.take(e, r.flush)
 			r.syncReaders()
 		}

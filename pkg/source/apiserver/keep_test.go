@@ -214,7 +214,7 @@ func TestF71_OnlyDoubtMakesAList(t *testing.T) {
 //
 // Shows: F71
 func TestF71_LongGapIsListed(t *testing.T) {
-	s, _ := keeping(t, func(_ *server, src *Source) { src.reader.Tuning.Doubt = 0 })
+	s, _ := keeping(t, func(_ *server, src *Source) { src.reader.Tuning.MaxSilence = 0 })
 	had := s.count(listsOf("secrets"))
 	s.change(func() { s.cut++ })
 	s.waits(t, had+1, listsOf("secrets"))

@@ -221,9 +221,9 @@ func (r *run) takeAnswer(a answer) {
 	delete(r.waiting, read)
 }
 
-// markUnanswered marks the objects without an answer as unreadable, so that they do not
+// markUnread marks the objects without an answer as unreadable, so that they do not
 // count as deleted.
-func (r *run) markUnanswered() {
+func (r *run) markUnread() {
 	for read := range r.waiting {
 		if file := r.objectFile(read.id); read != r.service && !r.set.Has(file) {
 			r.set.Put(unread(file, "the server has not answered yet"), nil)

@@ -31,7 +31,7 @@ type pods struct {
 	held    tally            // of the claims that are held
 	moved   bool             // names has changed since claims were refused
 
-	shown map[pod.Key]*v1.Pod // that cfg.Seen got; empty where there is none
+	shown map[pod.Key]*v1.Pod // that cfg.OnPod got; empty where there is none
 }
 
 // namingPod is a pod that names objects, as it is in the set.

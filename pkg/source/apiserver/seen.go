@@ -8,9 +8,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// show passes a complete list to cfg.Seen: pods that it lacks are gone.
+// show passes a complete list to cfg.OnPod: pods that it lacks are gone.
 func (p *pods) show(l podList) {
-	if p.cfg.Seen == nil {
+	if p.cfg.OnPod == nil {
 		return
 	}
 	there := make(map[pod.Key]bool, len(l.pods))
@@ -31,9 +31,9 @@ func (p *pods) show(l podList) {
 	}
 }
 
-// showEvent passes an event to cfg.Seen, unless it is old.
+// showEvent passes an event to cfg.OnPod, unless it is old.
 func (p *pods) showEvent(kind watch.EventType, v *v1.Pod) {
-	if p.cfg.Seen == nil || kind == watch.Bookmark || !p.bound(v) {
+	if p.cfg.OnPod == nil || kind == watch.Bookmark || !p.bound(v) {
 		return
 	}
 	was := p.shown[pod.KeyOf(v)]
@@ -59,12 +59,12 @@ func (p *pods) showOne(v *v1.Pod) {
 	now := *v               // it keeps no page of a list, and shares nothing that put writes to
 	now.ManagedFields = nil // as in put
 	p.shown[key] = &now
-	p.cfg.Seen(&now, false)
+	p.cfg.OnPod(&now, false)
 }
 
 func (p *pods) hide(v *v1.Pod) {
 	delete(p.shown, pod.KeyOf(v))
-	p.cfg.Seen(v, true)
+	p.cfg.OnPod(v, true)
 }
 
 // bound reports whether a pod is this node's, a mirror or not.

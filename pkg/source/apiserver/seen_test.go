@@ -21,7 +21,7 @@ func TestC_1_12_2_SeenGetsMirrorsToo(t *testing.T) {
 	s.put(boundPod("one", "x"), boundPod("static", "x", mirror))
 	seen := make(chan string, 1) // the goroutine of Sets sends, the test receives
 	source := s.source(t, func(c *Config) {
-		c.Seen = func(p *v1.Pod, gone bool) {
+		c.OnPod = func(p *v1.Pod, gone bool) {
 			if p.ManagedFields != nil {
 				t.Error("managed fields are kept")
 			}

@@ -65,7 +65,7 @@ func (cfg *Config) judge(path string, st *state) violation {
 	if cfg.Permissions == Ignore || !knowsWriters {
 		return violation{}
 	}
-	p := trust.Judge(path, trust.Entry{Mode: st.mode, UID: st.uid, GID: st.gid, Dir: st.kind == directory, Link: st.kind == symlink, FD: st.fd}, cfg.Owners)
+	p := trust.Check(path, trust.Entry{Mode: st.mode, UID: st.uid, GID: st.gid, Dir: st.kind == directory, Link: st.kind == symlink, FD: st.fd}, cfg.Owners)
 	if p == nil {
 		return violation{}
 	}
@@ -78,7 +78,7 @@ func (cfg *Config) judgePath(path string, st *state) violation {
 	if !c.none() || st.kind != directory || cfg.Permissions == Ignore || !knowsWriters {
 		return c
 	}
-	switch p, err := trust.Above(path, cfg.Owners); {
+	switch p, err := trust.ParentPath(path, cfg.Owners); {
 	case err != nil:
 		return violation{"is below directories whose permissions cannot be read: " + reason(err), "ls -ld " + path}
 	case p != nil:

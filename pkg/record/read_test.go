@@ -12,7 +12,7 @@ import (
 func TestLookChangesNothing(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if all, err := Look(root); len(all) != 0 || err != nil {
+	if all, err := ReadRecords(root); len(all) != 0 || err != nil {
 		t.Fatalf("an empty root: %v, %v", all, err)
 	}
 	r := New(root)
@@ -26,7 +26,7 @@ func TestLookChangesNothing(t *testing.T) {
 	if err := os.WriteFile(damaged, []byte("half a rec"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	all, err := Look(root)
+	all, err := ReadRecords(root)
 	if len(all) != 1 || all[0].UID != "u1" {
 		t.Errorf("got %v, want the one good record", all)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// beating runs an engine until the test ends, and returns the result of its Beat.
+// beating runs an engine until the test ends, and returns the result of its Healthy.
 func (m *machine) beating(cfg Config) (pulse func() string, leave func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := New(cfg)
@@ -26,7 +26,7 @@ func (m *machine) beating(cfg Config) (pulse func() string, leave func()) {
 	pulse = func() string {
 		short, done := context.WithTimeout(ctx, time.Second)
 		defer done()
-		if err := e.Beat(short); err != nil {
+		if err := e.Healthy(short); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -34,7 +34,7 @@ func (m *machine) beating(cfg Config) (pulse func() string, leave func()) {
 	return pulse, func() { cancel(); wg.Wait() }
 }
 
-// TestF7_AWorkerThatDoesNotDecideIsNamed blocks one worker while it plans. Beat names it once
+// TestF7_AWorkerThatDoesNotDecideIsNamed blocks one worker while it plans. Healthy names it once
 // its time is over, and stops naming it when it continues. No other pod is delayed.
 //
 // Shows: F7

@@ -10,13 +10,13 @@ import (
 // planningLimit is how long plan.Next may take; it only computes.
 const planningLimit = 30 * time.Second
 
-// Beat returns nil while the engine works (F7): its sync loop responds, and no worker hangs in
+// Healthy returns nil while the engine works (F7): its sync loop responds, and no worker hangs in
 // planning. Otherwise it returns an error that names the part that hangs, at the latest when ctx
 // ends. A runtime, a disk or a pod that hangs is no error.
-func (e *Engine) Beat(ctx context.Context) error {
+func (e *Engine) Healthy(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {
-	case e.beats <- answer:
+	case e.healthChecks <- answer:
 	case <-ctx.Done():
 		return errors.New("the sync loop is not responding")
 	}

@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Look reads the machine. It leaves out unreadable facts, or records the failure as a fact. The
+// ReadFacts reads the machine. It leaves out unreadable facts, or records the failure as a fact. The
 // caller asks the runtime.
-func Look(ctx context.Context, w AgentConfig, now time.Time) Facts {
+func ReadFacts(ctx context.Context, w AgentConfig, now time.Time) Facts {
 	l := looker{w.Root}
 	f := Facts{Agent: w, Now: now, UID: os.Geteuid()}
 	f.Caps = l.capabilities()

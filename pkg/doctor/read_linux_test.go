@@ -105,7 +105,7 @@ func TestLookReadsAMachine(t *testing.T) {
 		"etc/kubernetes/proxy.conf":              "",
 		"usr/lib/systemd/system/nodectl.service": "",
 	})
-	f := Look(t.Context(), AgentConfig{
+	f := ReadFacts(t.Context(), AgentConfig{
 		Root: root, RootDir: "/var/lib/nodectl", ResolvConf: "/etc/resolv.conf", Port: 10250, HealthzPort: 10248, CertDir: "/pki",
 		Manifests: []string{"/etc/nodectl/manifests"}, Kubeconfig: "/etc/kubernetes/kubelet.conf", Bootstrap: "/none", ClientCA: "/etc/kubernetes/pki/ca.crt",
 	}, now)
@@ -171,7 +171,7 @@ func TestLookAtCgroups(t *testing.T) {
 func TestLookAtNothing(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	f := Look(t.Context(), AgentConfig{Root: root, RootDir: "/r", Kubeconfig: "/k", Manifests: []string{"/m"}, CertDir: "/c", ResolvConf: "/x"}, time.Now())
+	f := ReadFacts(t.Context(), AgentConfig{Root: root, RootDir: "/r", Kubeconfig: "/k", Manifests: []string{"/m"}, CertDir: "/c", ResolvConf: "/x"}, time.Now())
 	if len(Examine(f)) == 0 {
 		t.Error("Examine finds no problem on a machine without files")
 	}

@@ -89,7 +89,7 @@ func (r *rule) judgeNamespace(namespace string) []pod.Problem {
 // pod's directories, and a priority above the highest, which could preempt other pods.
 func (r *rule) judgeIdentity(s *pod.Spec) []pod.Problem {
 	var problems []pod.Problem
-	if r.derived && pod.ClaimsUID(s) {
+	if r.derived && pod.HasChosenUID(s) {
 		problems = append(problems, r.refusal("metadata.uid", "uid "+quote(s.UID()), "pods must not choose their UIDs", "remove it: nodectl derives it from node, namespace and name"))
 	}
 	if r.priority == nil {
