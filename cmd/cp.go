@@ -101,5 +101,5 @@ func notCopied(err error, most string) error {
 	if local, ok := errors.AsType[*client.LocalError](err); ok {
 		return failed(exitFailure, local, look.AsRoot(local))
 	}
-	return unanswered(err)
+	return clientError(err)
 }

@@ -99,7 +99,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 	}
 	all, err := c.Pods(ctx) // the last request before the deletions: waitFor compares with these pods
 	if err != nil {
-		return unanswered(err)
+		return clientError(err)
 	}
 	var pods []*v1.Pod
 	if files {
@@ -113,7 +113,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 	asked := time.Now()
 	for _, it := range pods {
 		if err := c.Delete(ctx, it.Namespace, it.Name, string(it.UID), grace); err != nil {
-			return unanswered(err)
+			return clientError(err)
 		}
 		if err := p.out.print("pod/" + ui.Clean(it.Name) + " deleted\n"); err != nil {
 			return err

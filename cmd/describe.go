@@ -203,7 +203,7 @@ func (p *program) describeWorkloads(cmd *cobra.Command, c *client.Client, k work
 	}
 	pods, err := c.Pods(ctx)
 	if err != nil {
-		return unanswered(err)
+		return clientError(err)
 	}
 	for i, w := range some {
 		happened := ui.ObjectEvents{Requested: events}
@@ -226,7 +226,7 @@ func (p *program) describeNode(cmd *cobra.Command, c *client.Client, names []str
 	ctx := cmd.Context()
 	node, err := c.Node(ctx)
 	if err != nil {
-		return unanswered(err)
+		return clientError(err)
 	}
 	for _, name := range names {
 		if name != node.Name {
@@ -235,7 +235,7 @@ func (p *program) describeNode(cmd *cobra.Command, c *client.Client, names []str
 	}
 	pods, err := c.Pods(ctx)
 	if err != nil {
-		return unanswered(err)
+		return clientError(err)
 	}
 	happened := ui.ObjectEvents{Requested: events}
 	if events {

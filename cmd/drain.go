@@ -64,17 +64,17 @@ func (p *program) drain(cmd *cobra.Command, f *drainFlags) error {
 	ctx := cmd.Context()
 	if f.undo {
 		if err := c.Undrain(ctx); err != nil {
-			return unanswered(err)
+			return clientError(err)
 		}
 		return p.out.print("node undrained\n")
 	}
 	all, err := c.Pods(ctx)
 	if err != nil {
-		return unanswered(err)
+		return clientError(err)
 	}
 	asked := time.Now()
 	if err := c.Drain(ctx, grace); err != nil {
-		return unanswered(err)
+		return clientError(err)
 	}
 	if f.wait {
 		if err := p.waitDrained(ctx, c, f.timeout, all, asked); err != nil {

@@ -80,8 +80,8 @@ func (p *program) agent() *client.Client {
 	return c
 }
 
-// unanswered returns the error of a command for an error of the client, with a hint. nil stays nil.
-func unanswered(err error) error {
+// clientError returns the error of a command for an error of the client, with a hint. nil stays nil.
+func clientError(err error) error {
 	var ended *exit
 	absent, gone := errors.AsType[*client.AbsentError](err)
 	refused, no := errors.AsType[*client.RefusedError](err)

@@ -21,7 +21,7 @@ type otherPods interface{ server.Pods }
 
 func (onlySources) Sources() ([]byte, error) { return []byte("{}\n"), nil }
 
-func TestUnanswered_AgentRefuses_HasItsMessage(t *testing.T) {
+func TestClientError_AgentRefuses_HasItsMessage(t *testing.T) {
 	t.Parallel()
 	root, err := os.MkdirTemp("", "endpoint") // a socket's path is short
 	if err != nil {
@@ -40,7 +40,7 @@ func TestUnanswered_AgentRefuses_HasItsMessage(t *testing.T) {
 	})
 	for path, says := range map[string]string{"/v1/nothing": "the agent refused the request: there is no /v1/nothing", "/v1/sources?": "the agent refused"} {
 		body, err := p.agent().Get(t.Context(), path, nil)
-		err = unanswered(err)
+		err = clientError(err)
 		if err == nil {
 			_, _ = io.Copy(io.Discard, body)
 			_ = body.Close()

@@ -71,7 +71,7 @@ func (p *program) events(cmd *cobra.Command, f eventFlags) error {
 	defer stop()
 	all, err := c.Events(ctx)
 	if err != nil {
-		return unanswered(err)
+		return clientError(err)
 	}
 	seen := map[string]string{} // the last text of each event, by eventKey
 	all = slices.DeleteFunc(all, func(e v1.Event) bool {
@@ -96,7 +96,7 @@ func (p *program) events(cmd *cobra.Command, f eventFlags) error {
 	}
 	for change, err := range c.WatchEvents(ctx) {
 		if err != nil {
-			return unanswered(err)
+			return clientError(err)
 		}
 		e := change.Object
 		key, text := eventKey(e), eventText(e)

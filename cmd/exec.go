@@ -174,7 +174,7 @@ func (p *program) streamEnd(err error, it *v1.Pod, container string) error {
 	case isClosedPipe(err):
 		return errClosed
 	}
-	return unanswered(err)
+	return clientError(err)
 }
 
 // detacher reads standard input until the detach keys.

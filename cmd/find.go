@@ -48,7 +48,7 @@ func (p *program) findPod(ctx context.Context, c *client.Client, namespace, name
 	}
 	all, err := c.Pods(ctx)
 	if err != nil {
-		return nil, unanswered(err)
+		return nil, clientError(err)
 	}
 	return onePod(parsed, all)
 }

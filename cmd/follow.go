@@ -21,7 +21,7 @@ func (p *program) followed(ctx context.Context, s ui.Selection) iter.Seq2[ui.Pod
 				}
 			}
 			if err != nil {
-				yield(d, unanswered(err))
+				yield(d, clientError(err))
 				return
 			}
 			if !yield(d, nil) {

@@ -28,7 +28,7 @@ of --kubelet-dir.`,
 		}
 		d := ui.AllocationList{Document: ui.Document{APIVersion: ui.APIVersion, Kind: "AllocationList"}}
 		if err := c.Document(cmd.Context(), "/v1/allocations", nil, &d); err != nil {
-			return unanswered(err)
+			return clientError(err)
 		}
 		if output.value != "text" {
 			return p.document(output.value, d)

@@ -29,7 +29,7 @@ started, with their devices and the containers that have them. HEALTH:
 		}
 		d := ui.DeviceList{Document: ui.Document{APIVersion: ui.APIVersion, Kind: "DeviceResourceList"}}
 		if err := c.Document(cmd.Context(), "/v1/devices", nil, &d); err != nil {
-			return unanswered(err)
+			return clientError(err)
 		}
 		switch output.value {
 		case "text", "wide":

@@ -35,7 +35,7 @@ too.`,
 		}
 		node, err := c.Node(cmd.Context())
 		if err != nil {
-			return unanswered(err)
+			return clientError(err)
 		}
 		for _, name := range names {
 			if name != node.Name {
@@ -103,7 +103,7 @@ func (p *program) images(ctx context.Context, c *client.Client) ([]ui.ImageItem,
 	if err != nil && c.Local() && client.IsAbsent(err) {
 		return p.lookAtImages(ctx)
 	}
-	return answer.Images, unanswered(err)
+	return answer.Images, clientError(err)
 }
 
 // imagesCalled returns the images that match one of the names, or all if there are no

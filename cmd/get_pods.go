@@ -124,7 +124,7 @@ func (p *program) pods(ctx context.Context, c *client.Client) ([]v1.Pod, error) 
 	if err != nil && c.Local() && (client.IsAbsent(err) || client.IsRefused(err, http.StatusServiceUnavailable)) {
 		return p.look(slog.LevelWarn).Pods(ctx) // no agent answers, or it has not read its pods yet
 	}
-	return pods, unanswered(err)
+	return pods, clientError(err)
 }
 
 // watchPods prints the current pods, then each change.
@@ -134,7 +134,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 	flow := p.out.Flow(f.columns)
 	there, err := c.Pods(ctx)
 	if err != nil {
-		return unanswered(err)
+		return clientError(err)
 	}
 	states := client.NewPodStates(there)
 	first, _ := pick.Select(there)
@@ -149,7 +149,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 			break // the agent ended after the list
 		}
 		if err != nil {
-			return unanswered(err)
+			return clientError(err)
 		}
 		followed = true
 		if ok, _ := pick.Matches(change.Object); !ok || !states.IsNew(change) {

@@ -100,7 +100,7 @@ func servicesIn(items []ui.ServiceItem) []v1.Service {
 // without names, it returns all.
 func servicesNamed(ctx context.Context, c *client.Client, namespace string, names []string) (found []ui.ServiceItem, missing []string, err error) {
 	found, missing, err = readServices(ctx, c, namespace, names)
-	return found, missing, unanswered(err)
+	return found, missing, clientError(err)
 }
 
 // readServices does the same as servicesNamed, and returns errors of the client unchanged.

@@ -34,7 +34,7 @@ the current content was read (unchanged content is not read again). STATE:
 		}
 		var d ui.SourceList
 		if err := c.Document(cmd.Context(), "/v1/sources", nil, &d); err != nil {
-			return unanswered(err)
+			return clientError(err)
 		}
 		switch output.value {
 		case "text", "wide":

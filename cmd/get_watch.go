@@ -67,7 +67,7 @@ func (w objectWatch[T]) follow(ctx context.Context, p *program) error {
 			p.say(p.err.Notice("the agent has stopped; its pods keep running"))
 			return nil
 		case err != nil:
-			return unanswered(err)
+			return clientError(err)
 		case first && len(missing) > 0:
 			return missing[0]
 		}

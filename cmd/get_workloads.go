@@ -83,7 +83,7 @@ func (p *program) getWorkloads(cmd *cobra.Command, k workloadKind, f workloadFla
 	}
 	some, missing, err := list(cmd.Context())
 	if err != nil {
-		return unanswered(err)
+		return clientError(err)
 	}
 	if f.sortBy != "" {
 		objects := ui.WorkloadObjects(some)

@@ -78,7 +78,7 @@ func (p *program) eachImage(ctx context.Context, names []string, done string, do
 		err := do(ctx, acts, name)
 		switch {
 		case err != nil && len(names) == 1:
-			return unanswered(err)
+			return clientError(err)
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err != nil:
@@ -199,7 +199,7 @@ removed. -o wide also shows those that stay, with the reasons.`,
 		defer acts.Close()
 		found, err := acts.Prune(cmd.Context(), *dry)
 		if err != nil {
-			return unanswered(err)
+			return clientError(err)
 		}
 		d := ui.NewImagePrune(*dry)
 		for _, r := range found.Removed {
@@ -235,7 +235,7 @@ func (p *program) imageActs(ctx context.Context) (imageActs, error) {
 	case err == nil:
 		return agentImages{c}, nil
 	case !client.IsAbsent(err):
-		return nil, unanswered(err)
+		return nil, clientError(err)
 	}
 	return agent.OpenImages(ctx, p.agentConfig(slog.LevelWarn))
 }

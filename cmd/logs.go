@@ -183,7 +183,7 @@ func (p *program) printLogs(ctx context.Context, c *client.Client, f *logFlags, 
 func (p *program) logsOf(ctx context.Context, c *client.Client, f *logFlags, args []string) ([]logOf, error) {
 	all, err := c.Pods(ctx)
 	if err != nil {
-		return nil, unanswered(err)
+		return nil, clientError(err)
 	}
 	var pods []*v1.Pod
 	if of, ok, err := p.workloadPod(ctx, c, *f.namespace, strings.Join(args[:min(len(args), 1)], "")); ok || err != nil {
@@ -293,7 +293,7 @@ func (p *program) copyLog(ctx context.Context, c *client.Client, f *logFlags, l 
 		if no, ok := errors.AsType[*client.RefusedError](err); ok {
 			return failed(exitFailure, fmt.Errorf("%s: %s", pod.KeyOf(l.pod).String()+"/"+l.container, no.Message))
 		}
-		return unanswered(err)
+		return clientError(err)
 	}
 	defer body.Close()
 	prefix := ""

@@ -59,7 +59,7 @@ same; with :REMOTE, nodectl chooses a free local port.`,
 				return nil // the user ends it with a signal
 			}
 		}
-		return unanswered(err)
+		return clientError(err)
 	}
 	return cmd
 }

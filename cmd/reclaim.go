@@ -73,7 +73,7 @@ func (p *program) reclaim(ctx context.Context, assume []string) (d ui.Reclaim, e
 		return d, json.Unmarshal(data, &d)
 	}
 	if err != nil {
-		return d, unanswered(err)
+		return d, clientError(err)
 	}
 	defer body.Close()
 	if err := json.NewDecoder(body).Decode(&d); err != nil {

@@ -60,7 +60,7 @@ wait.`,
 		}
 		for _, it := range pods {
 			if err := c.Restart(cmd.Context(), it.Namespace, it.Name, *names, seconds); err != nil {
-				return unanswered(err)
+				return clientError(err)
 			}
 			if err := p.out.print("pod/" + ui.Clean(it.Name) + " restarted\n"); err != nil {
 				return err
@@ -89,7 +89,7 @@ func gracePeriod(cmd *cobra.Command, seconds int64) (*int64, error) {
 func findPods(ctx context.Context, c *client.Client, namespace string, names []string) (pods []*v1.Pod, err error) {
 	all, err := c.Pods(ctx)
 	if err != nil {
-		return nil, unanswered(err)
+		return nil, clientError(err)
 	}
 	for _, name := range names {
 		parsed, err := client.ParseName(name, namespace)

@@ -88,7 +88,7 @@ func (p *program) change(cmd *cobra.Command, f changeFlags, args []string, verb 
 func (p *program) notChanged(err error, ref workloadRef, w *ui.Workload) error {
 	refused, is := errors.AsType[*client.RefusedError](err)
 	if !is || refused.Code != http.StatusConflict {
-		return unanswered(err)
+		return clientError(err)
 	}
 	text := refused.Message
 	for _, begin := range []string{"is ", "can't "} {

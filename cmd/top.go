@@ -87,7 +87,7 @@ func (p *program) addTop(cmd *cobra.Command, f *topFlags) {
 // readTwice reads the usage twice, topInterval apart.
 func readTwice(ctx context.Context, c *client.Client) (before, now *stats.Summary, err error) {
 	if before, err = c.Summary(ctx); err != nil {
-		return nil, nil, unanswered(err)
+		return nil, nil, clientError(err)
 	}
 	select {
 	case <-time.After(topInterval):
@@ -95,7 +95,7 @@ func readTwice(ctx context.Context, c *client.Client) (before, now *stats.Summar
 		return nil, nil, context.Cause(ctx)
 	}
 	if now, err = c.Summary(ctx); err != nil {
-		return nil, nil, unanswered(err)
+		return nil, nil, clientError(err)
 	}
 	return before, now, nil
 }
@@ -111,7 +111,7 @@ func (p *program) topPods(cmd *cobra.Command, f topFlags, names []string) error 
 	}
 	all, err := c.Pods(cmd.Context())
 	if err != nil {
-		return unanswered(err)
+		return clientError(err)
 	}
 	pods, missing := pick.Select(all)
 	for _, name := range missing {

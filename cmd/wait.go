@@ -169,7 +169,7 @@ func (p *program) waitEnd(err error, left []string) error {
 		}
 		return ended(exitTimeout)
 	}
-	return unanswered(err)
+	return clientError(err)
 }
 
 // goal is the state that wait waits for.

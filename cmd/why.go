@@ -46,10 +46,10 @@ stacks. If the pod waits for nothing, why reports that.`,
 			case client.IsRefused(err, http.StatusNotFound):
 				continue
 			case client.IsRefused(err, http.StatusServiceUnavailable): // the agent may not know the pod yet
-				missing = unanswered(err)
+				missing = clientError(err)
 				continue
 			case err != nil:
-				return unanswered(err)
+				return clientError(err)
 			case output.value == "text":
 				return p.out.print(p.out.Why(report))
 			}
@@ -71,7 +71,7 @@ func (p *program) whyNames(ctx context.Context, c *client.Client, namespace, tex
 	defer cancel()
 	all, err := c.Pods(within)
 	if err != nil && (client.IsAbsent(err) || ctx.Err() != nil) {
-		return nil, unanswered(err)
+		return nil, clientError(err)
 	}
 	it, missing := onePod(name, all)
 	switch {

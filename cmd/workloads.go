@@ -138,7 +138,7 @@ func kindList(kinds []string) string {
 // workloads returns the workloads of a kind, or all for "".
 func (p *program) workloads(ctx context.Context, c *client.Client, kind string, history bool) ([]ui.Workload, error) {
 	all, err := readWorkloads(ctx, c, kind, history)
-	return all, unanswered(err)
+	return all, clientError(err)
 }
 
 // readWorkloads does the same as workloads, and returns errors of the client unchanged.
@@ -217,7 +217,7 @@ func (p *program) workloadPod(ctx context.Context, c *client.Client, namespace, 
 	}
 	pods, err := c.Pods(ctx)
 	if err != nil {
-		return nil, true, unanswered(err)
+		return nil, true, clientError(err)
 	}
 	its := podsOfWorkload(w, all, pods)
 	if len(its) == 0 {
