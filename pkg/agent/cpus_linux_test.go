@@ -50,7 +50,7 @@ func TestSaveCPUs_WriterWasKilled_LeavesOneFileAtMost(t *testing.T) {
 }
 
 // Shows: C-1.46.8
-func TestSaveCPUs_PolicyAllocatesNothingAnyMore_ItsFileGoes(t *testing.T) {
+func TestSaveCPUs_PolicyAllocatesNothing_FileIsRemoved(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	save := saveCPUs(root)

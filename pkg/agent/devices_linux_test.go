@@ -30,7 +30,7 @@ func TestDeviceList_PluginIsAway_ShowsTheDeviceOfTheContainer(t *testing.T) {
 }
 
 // A container without devices, exclusive CPUs and NUMA memory is left out.
-func TestAllocationList_ContainersOfAPod_ThoseWithSomething(t *testing.T) {
+func TestAllocationList_ContainerWithoutAllocation_IsLeftOut(t *testing.T) {
 	t.Parallel()
 	own := pod.Allocation{
 		Placement: pod.Placement{CPUs: "2", Memory: []pod.Block{{NUMAAffinity: []int{1}, Type: "memory", Size: 5}}},

@@ -56,9 +56,9 @@ func haltManagerIn(t *testing.T, root string, alter ...func(*Config)) (*haltMana
 	return h, to
 }
 
-// TestHalter_Drain_LastsUntilUndoneOrTheNextBoot: an agent that starts meanwhile halts its engine
+// TestHalt_Drain_LastsUntilUndoneOrTheNextBoot: an agent that starts meanwhile halts its engine
 // from the start.
-func TestHalter_Drain_LastsUntilUndoneOrTheNextBoot(t *testing.T) {
+func TestHalt_Drain_LastsUntilUndoneOrTheNextBoot(t *testing.T) {
 	t.Parallel()
 	root, grace := t.TempDir(), int64(7)
 	h, to := haltManagerIn(t, root)
@@ -92,9 +92,9 @@ func TestHalter_Drain_LastsUntilUndoneOrTheNextBoot(t *testing.T) {
 	}
 }
 
-// TestHalter_Shutdown_OutranksADrain: while logind says that the machine shuts down,
+// TestHalt_ShutdownAndDrain_ShutdownApplies: while logind says that the machine shuts down,
 // nothing else ends that, and a drain does not change its order.
-func TestHalter_Shutdown_OutranksADrain(t *testing.T) {
+func TestHalt_ShutdownAndDrain_ShutdownApplies(t *testing.T) {
 	t.Parallel()
 	h, to := haltManagerIn(t, t.TempDir())
 	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err != nil {
@@ -125,9 +125,9 @@ func TestHalter_Shutdown_OutranksADrain(t *testing.T) {
 	}
 }
 
-// TestHalter_NoRootDirectory_ShutsDownAllTheSame: a drain that cannot be kept is an error; a shutdown
+// TestHalt_NoRootDirectory_ShutdownStopsPods: a drain that cannot be kept is an error; a shutdown
 // stops the pods.
-func TestHalter_NoRootDirectory_ShutsDownAllTheSame(t *testing.T) {
+func TestHalt_NoRootDirectory_ShutdownStopsPods(t *testing.T) {
 	t.Parallel()
 	h, to := haltManagerIn(t, t.TempDir()+"/gone")
 	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err == nil || len(to.begun) > 0 || h.forEngine() != nil {
@@ -138,8 +138,8 @@ func TestHalter_NoRootDirectory_ShutsDownAllTheSame(t *testing.T) {
 	}
 }
 
-// TestHalter_SIGPWR_StopsAllPods: the signal begins a shutdown, and does not end the agent.
-func TestHalter_SIGPWR_StopsAllPods(t *testing.T) {
+// TestHalt_SIGPWR_StopsAllPods: the signal begins a shutdown, and does not end the agent.
+func TestHalt_SIGPWR_StopsAllPods(t *testing.T) {
 	h, to := haltManagerIn(t, t.TempDir())
 	var log bytes.Buffer
 	h.log = slog.New(slog.NewTextHandler(&log, nil))
@@ -159,8 +159,8 @@ func TestHalter_SIGPWR_StopsAllPods(t *testing.T) {
 	}
 }
 
-// TestHalter_UnreadableHalt_StartsNoPods: the agent does not start, and keeps the file.
-func TestHalter_UnreadableHalt_StartsNoPods(t *testing.T) {
+// TestHalt_UnreadableFile_StartsNoPods: the agent does not start, and keeps the file.
+func TestHalt_UnreadableFile_StartsNoPods(t *testing.T) {
 	t.Parallel()
 	var cfg Config
 	cfg.RootDir, cfg.Log = t.TempDir(), slog.New(slog.DiscardHandler)
@@ -177,8 +177,8 @@ func TestHalter_UnreadableHalt_StartsNoPods(t *testing.T) {
 	}
 }
 
-// TestHalter_UnknownBoot_RefusesADrain: the next agent could not tell whether the drain applies.
-func TestHalter_UnknownBoot_RefusesADrain(t *testing.T) {
+// TestHalt_UnknownBoot_DrainIsRefused: the next agent could not tell whether the drain applies.
+func TestHalt_UnknownBoot_DrainIsRefused(t *testing.T) {
 	t.Parallel()
 	h, to := haltManagerIn(t, t.TempDir())
 	h.boot = ""
@@ -187,8 +187,8 @@ func TestHalter_UnknownBoot_RefusesADrain(t *testing.T) {
 	}
 }
 
-// TestHalter_Cluster_EndsADrain: a node that joins a cluster is not drained any more.
-func TestHalter_Cluster_EndsADrain(t *testing.T) {
+// TestHalt_NodeJoinsACluster_DrainEnds: a node that joins a cluster is not drained any more.
+func TestHalt_NodeJoinsACluster_DrainEnds(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	h, _ := haltManagerIn(t, root)
@@ -204,9 +204,9 @@ func TestHalter_Cluster_EndsADrain(t *testing.T) {
 	}
 }
 
-// TestHalter_LogindDoesNotAnswer_UndoEndsTheShutdown: so does an agent that starts without grace
+// TestHalt_LogindDoesNotAnswer_UndoEndsTheShutdown: so does an agent that starts without grace
 // periods.
-func TestHalter_LogindDoesNotAnswer_UndoEndsTheShutdown(t *testing.T) {
+func TestHalt_LogindDoesNotAnswer_UndoEndsTheShutdown(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	h, _ := haltManagerIn(t, root)
@@ -229,9 +229,9 @@ func TestHalter_LogindDoesNotAnswer_UndoEndsTheShutdown(t *testing.T) {
 	}
 }
 
-// TestHalter_PowerFails_PodsShareOneDeadline: without configured periods, 30 s are for all pods
+// TestHalt_PowerFails_PodsShareOneDeadline: without configured periods, 30 s are for all pods
 // together, whatever their priorities.
-func TestHalter_PowerFails_PodsShareOneDeadline(t *testing.T) {
+func TestHalt_PowerFails_PodsShareOneDeadline(t *testing.T) {
 	t.Parallel()
 	for periods, want := range map[time.Duration]time.Duration{0: 30 * time.Second, time.Minute: time.Minute} {
 		h, to := haltManagerIn(t, t.TempDir(), func(c *Config) { c.ShutdownGracePeriod = periods })
@@ -244,11 +244,11 @@ func TestHalter_PowerFails_PodsShareOneDeadline(t *testing.T) {
 	}
 }
 
-// TestHalter_LogindAnswersAtTheStart_HaltsTheFirstPod: an agent that starts while the machine shuts
+// TestHalt_ShutdownAtTheStart_NoPodStarts: an agent that starts while the machine shuts
 // down, and finds no file that says so, waits for the answer of logind, for two seconds at most.
 //
 // Shows: C-1.36.5
-func TestHalter_LogindAnswersAtTheStart_HaltsTheFirstPod(t *testing.T) {
+func TestHalt_ShutdownAtTheStart_NoPodStarts(t *testing.T) {
 	after := func(d time.Duration, now bool) func(context.Context, string) (bool, error) {
 		return func(ctx context.Context, _ string) (bool, error) {
 			backoff.Sleep(ctx, d)

@@ -125,10 +125,10 @@ func superviseNow(t *testing.T, checks ...func(context.Context) error) *supervis
 	return s
 }
 
-// TestF7_ReadyOnceItIsSpokenTo: the agent does not send READY before its socket answers.
+// TestReady_SocketAnswers_IsSent: the agent does not send READY before its socket answers.
 //
 // Shows: F7
-func TestF7_ReadyOnceItIsSpokenTo(t *testing.T) {
+func TestReady_SocketAnswers_IsSent(t *testing.T) {
 	manager := newServiceManager(t, time.Hour)
 	synctest.Test(t, func(t *testing.T) {
 		answering := make(chan struct{})
@@ -156,12 +156,12 @@ func (p *part) beat(ctx context.Context) error {
 	return errors.New("a part hangs")
 }
 
-// TestF7_WatchdogIsFedByTheLivingAlone: the watchdog is reset only while all parts answer. A
+// TestWatchdog_PartHangs_IsNotReset: the watchdog is reset only while all parts answer. A
 // hanging part is logged once, with all goroutines in a file. When the part answers again, the
 // watchdog is reset again.
 //
 // Shows: F7
-func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
+func TestWatchdog_PartHangs_IsNotReset(t *testing.T) {
 	const watchdog = 3 * time.Second
 	manager := newServiceManager(t, watchdog)
 	synctest.Test(t, func(t *testing.T) {
@@ -205,10 +205,10 @@ func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 	})
 }
 
-// TestF7_DumpThatCannotBeWritten: the log says so, and the watchdog is not reset.
+// TestWatchdog_DumpFails_IsLogged: the log says so, and the watchdog is not reset.
 //
 // Shows: F7
-func TestF7_DumpThatCannotBeWritten(t *testing.T) {
+func TestWatchdog_DumpFails_IsLogged(t *testing.T) {
 	const watchdog = 3 * time.Second
 	manager := newServiceManager(t, watchdog)
 	synctest.Test(t, func(t *testing.T) {
@@ -226,11 +226,11 @@ func TestF7_DumpThatCannotBeWritten(t *testing.T) {
 	})
 }
 
-// TestF4_WithoutAWatchdog: the agent sends only READY and STOPPING, and warns
+// TestNotify_NoWatchdog_SendsReadyAndStopping: the agent sends only READY and STOPPING, and warns
 // about a part that never answers. An agent that is stopped before it is ready sends no READY.
 //
 // Shows: F4
-func TestF4_WithoutAWatchdog(t *testing.T) {
+func TestNotify_NoWatchdog_SendsReadyAndStopping(t *testing.T) {
 	manager := newServiceManager(t, 0)
 	synctest.Test(t, func(t *testing.T) {
 		s := superviseNow(t, (&part{}).beat)
@@ -254,11 +254,11 @@ func TestF4_WithoutAWatchdog(t *testing.T) {
 	})
 }
 
-// TestF4_AServiceManagerThatDoesNotListen: its socket is full, and the agent stops
+// TestNotify_SocketIsFull_AgentStops: its socket is full, and the agent stops
 // nevertheless.
 //
 // Shows: F4
-func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
+func TestNotify_SocketIsFull_AgentStops(t *testing.T) {
 	newServiceManager(t, 3*time.Millisecond)
 	s := superviseNow(t, (&part{}).beat)
 	wait.Until(t, "its socket is full", func() (string, bool) {
@@ -289,11 +289,11 @@ func TestReady_SendFails_IsSentAgain(t *testing.T) {
 	})
 }
 
-// TestF7_ALoopThatIsBlockedIsNotFed: the sync loop of a whole engine blocks in an
+// TestWatchdog_SyncLoopBlocked_IsNotReset: the sync loop of a whole engine blocks in an
 // iteration; the watchdog is not reset, and the dump shows the stack.
 //
 // Shows: F7
-func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
+func TestWatchdog_SyncLoopBlocked_IsNotReset(t *testing.T) {
 	const watchdog = 3 * time.Second
 	manager := newServiceManager(t, watchdog)
 	synctest.Test(t, func(t *testing.T) {

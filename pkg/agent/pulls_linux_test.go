@@ -138,7 +138,7 @@ func (e events) Event(x image.Event) { e <- x }
 func (events) Lines([]image.Pull, map[string]bundle.Download) bool { return false }
 
 // Without a pull the runtime is not polled.
-func TestPullsAreFollowedWithoutPolls(t *testing.T) {
+func TestPulls_NoPull_RuntimeIsNotPolled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &counted{}

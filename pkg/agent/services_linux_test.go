@@ -77,9 +77,9 @@ func TestWithoutServices_PodsAreLeft_OtherServicesKeepTheirAddresses(t *testing.
 	}
 }
 
-// TestJoinWithoutServices_MachineJoins_RulesGoOnce: without Services or without a cluster,
+// TestJoinWithoutServices_MachineJoins_RulesAreRemovedOnce: without Services or without a cluster,
 // nothing is removed.
-func TestJoinWithoutServices_MachineJoins_RulesGoOnce(t *testing.T) {
+func TestJoinWithoutServices_MachineJoins_RulesAreRemovedOnce(t *testing.T) {
 	t.Parallel()
 	a := joining(t, "refuse")
 	a.state.records = record.New(a.cfg.RootDir)

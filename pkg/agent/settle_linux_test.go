@@ -7,7 +7,7 @@ import (
 )
 
 // Garbage counts as spare; memory that was returned does not.
-func TestSpareIsWhatCanBeGivenBack(t *testing.T) {
+func TestSpare_Garbage_CountsUntilReturned(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection during the next lines would find all of it in use
 	debug.FreeOSMemory()
 	before := spare()

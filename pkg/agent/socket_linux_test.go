@@ -364,8 +364,8 @@ func TestOpenRun_SharedRunDirectory_HidesTheSocket(t *testing.T) {
 	}
 }
 
-// TestUpdateLinesEndWithTheirReader: a stream ends as soon as its reader has gone.
-func TestUpdateLinesEndWithTheirReader(t *testing.T) {
+// TestUpdates_ReaderLeaves_StreamEnds: a stream ends as soon as its reader has gone.
+func TestUpdates_ReaderLeaves_StreamEnds(t *testing.T) {
 	t.Parallel()
 	f, c := fedAgent(t)
 	f.feed(t, 0, 0)

@@ -16,11 +16,11 @@ type stalled struct{ hints }
 
 func (stalled) Healthy(context.Context) error { return errors.New("the drain stands still") }
 
-// TestF7_ServeAsksEveryPart: serve's watchdog needs both the engine's beat and that of the
+// TestWatchdog_EachPart_IsChecked: serve's watchdog needs both the engine's beat and that of the
 // drain of the runtime's events.
 //
 // Shows: F7
-func TestF7_ServeAsksEveryPart(t *testing.T) {
+func TestWatchdog_EachPart_IsChecked(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	_, cfg, e, living := fedEngine(t, log)

@@ -62,10 +62,10 @@ func TestExited_NewestOfItsName_IsNeeded(t *testing.T) {
 	}
 }
 
-// TestRunningPod_SpecStatusAndUsage_AreWhatAnEvictionRanksBy.
+// TestRunningPod_SpecStatusAndUsage_AreInTheRanking.
 //
 // Shows: C-1.35.6, C-1.35.8
-func TestRunningPod_SpecStatusAndUsage_AreWhatAnEvictionRanksBy(t *testing.T) {
+func TestRunningPod_SpecStatusAndUsage_AreInTheRanking(t *testing.T) {
 	t.Parallel()
 	grace, priority := int64(7), int32(5)
 	p := &v1.Pod{
@@ -141,13 +141,13 @@ func TestLevels_RuntimeAnsweredOnce_IsNotAskedAgain(t *testing.T) {
 	}
 }
 
-// TestObserve_PodsAndTheirUsage: a pod that began to run after the usage was read is no
+// TestObserve_PodWithoutUsage_IsNoVictim: a pod that began to run after the usage was read is no
 // victim, one that ran before and was not read is. An evicted pod counts as stopping until its
 // volumes are removed. Without usage, or before all pods are observed, no victim can be chosen,
 // also if it is not known either which images are unused.
 //
 // Shows: C-1.35.5, C-1.35.6
-func TestObserve_PodsAndTheirUsage(t *testing.T) {
+func TestObserve_PodWithoutUsage_IsNoVictim(t *testing.T) {
 	t.Parallel()
 	status := func(name string, runs bool) v1.Pod {
 		p := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}}

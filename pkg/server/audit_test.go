@@ -87,7 +87,7 @@ func TestAudit_LocalCaller_HasUIDAndPID(t *testing.T) {
 // lines, and the next line has the number of missing ones.
 //
 // Shows: D2
-func TestAudit_CrowdOfRefusals_HasFewLines(t *testing.T) {
+func TestAudit_ManyRefusals_HaveFewLines(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
 	path := filepath.Join(dir, "audit.jsonl")

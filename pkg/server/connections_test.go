@@ -133,7 +133,7 @@ func TestPeer_AddressesOfOneHost_AreOnePeer(t *testing.T) {
 // places.
 //
 // Shows: D2
-func TestCrowd_TwoCallersWithARight_LeaveRoom(t *testing.T) {
+func TestConnections_TwoAuthorizedCallers_OthersConnect(t *testing.T) {
 	t.Parallel()
 	c := New(Config{}).limitListener(nil, "port", 64, 4)
 	connect := func(address, caller string) *countedConn {
@@ -174,7 +174,7 @@ func TestCrowd_TwoCallersWithARight_LeaveRoom(t *testing.T) {
 }
 
 // A crowd that comes and goes is logged once in ten seconds.
-func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
+func TestConnections_ManyOpenAndClose_AreLoggedSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := new(said.Log)
@@ -201,7 +201,7 @@ func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
 }
 
 // Streams of one pod leave places for other pods.
-func TestStreams_OfOnePod_TakeAQuarter(t *testing.T) {
+func TestStreams_OfOnePod_UseAtMostAQuarter(t *testing.T) {
 	t.Parallel()
 	g := newRequestLimiter(64, 64)
 	of := func(pod string) *request { return &request{values: map[string]string{"namespace": "ns", "pod": pod}} }
@@ -263,7 +263,7 @@ func TestStreams_OfOneNamespace_LeaveAQuarter(t *testing.T) {
 // caller for all its users, and has places left for the pods of another namespace.
 //
 // Shows: D2
-func TestStreams_OneNamespaceThroughOneCaller_LeavesPlacesOfTheCaller(t *testing.T) {
+func TestStreams_OneCallerInOneNamespace_OtherNamespacesHavePlaces(t *testing.T) {
 	t.Parallel()
 	g := newRequestLimiter(64, 64)
 	of := func(namespace, pod string) *request {
@@ -339,7 +339,7 @@ func TestHealth_FailingCheckAskedOften_IsLoggedSeldom(t *testing.T) {
 // Any number of callers with a right hold three quarters of the connections at most.
 //
 // Shows: D2
-func TestCrowd_ManyCallersWithARight_LeaveAQuarter(t *testing.T) {
+func TestConnections_ManyAuthorizedCallers_LeaveAQuarter(t *testing.T) {
 	t.Parallel()
 	c := New(Config{}).limitListener(nil, "port", 64, 4)
 	for i := range 200 {
@@ -369,11 +369,11 @@ func (a hangingAccess) Authorize(ctx context.Context, c Caller, _ string, _ ...s
 	return false, "", ctx.Err()
 }
 
-// TestRequests_OfCallersWithoutARight_TakeNoPlace: callers whose rights are still being
+// TestRequests_AccessReviewPending_UseNoPlace: callers whose rights are still being
 // reviewed leave all places for requests and streams to those who have them.
 //
 // Shows: D2
-func TestRequests_OfCallersWithoutARight_TakeNoPlace(t *testing.T) {
+func TestRequests_AccessReviewPending_UseNoPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Access: hangingAccess{make(chan struct{}, 100)}, Health: "127.0.0.1:0"})

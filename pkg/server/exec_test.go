@@ -146,11 +146,11 @@ func TestC_1_40_9_Attach(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_CallerThatLeavesIsNoticed: a caller that hangs up ends an idle session here and
+// TestExec_CallerLeaves_SessionEnds: a caller that hangs up ends an idle session here and
 // at the runtime; so does the end of the server.
 //
 // Shows: C-1.40.9
-func TestC_1_40_9_CallerThatLeavesIsNoticed(t *testing.T) {
+func TestExec_CallerLeaves_SessionEnds(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
 		for _, who := range []string{"caller", "server"} {
@@ -179,12 +179,12 @@ func TestC_1_40_9_CallerThatLeavesIsNoticed(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_IdleStreamsEnd: --streaming-connection-idle-timeout. Clients react
+// TestExec_Idle_SessionEnds: --streaming-connection-idle-timeout. Clients react
 // differently: SPDY's takes a closed connection for a normal end, WebSocket's only if the
 // close message still arrives.
 //
 // Shows: C-1.40.9
-func TestC_1_40_9_IdleStreamsEnd(t *testing.T) {
+func TestExec_Idle_SessionEnds(t *testing.T) {
 	t.Parallel()
 	const idle = 100 * time.Millisecond
 	l := newFixture(t, func(c *Config) { c.StreamIdle = idle })
@@ -423,7 +423,7 @@ func TestDiscardURL_RuntimeStreamsOverTLS_URLIsForgotten(t *testing.T) {
 
 // A URL counts as used once the runtime has answered, whatever it answers. A runtime that
 // hangs up, after the handshake or after the request, may not have read the request.
-func TestSpdyTo_RuntimeHangsUp_URLIsNotUsed(t *testing.T) {
+func TestSpdyTo_RuntimeHangsUp_URLIsNotDiscarded(t *testing.T) {
 	t.Parallel()
 	answers := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
 	hangsUp := func(w http.ResponseWriter, _ *http.Request) {

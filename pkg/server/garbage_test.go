@@ -15,12 +15,12 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestD1_GarbageAfterAnUpgrade: any data of an authorized caller in a stream leaves the
+// TestUpgrade_AnyData_AgentStillAnswers: any data of an authorized caller in a stream leaves the
 // agent alive and able to answer the next request. The agent still stops in time: a caller
 // that left before all streams were open does not delay it for long.
 //
 // Shows: D1
-func TestD1_GarbageAfterAnUpgrade(t *testing.T) {
+func TestUpgrade_AnyData_AgentStillAnswers(t *testing.T) {
 	t.Parallel()
 	l := newFixture(t)
 	const exec, forward = "/exec/ns/p/c?command=cat&input=1&output=1&error=1", "/portForward/ns/p"

@@ -46,11 +46,11 @@ func (a *imageAnswers) PruneImages(_ context.Context, dry bool) (ImageRemovals, 
 	return ImageRemovals{Removed: []ImageRemoval{{ID: "sha256:1", Name: "old:1", Bytes: 5, Why: "unused"}}, Kept: []ImageRemoval{}}, a.call(what, "")
 }
 
-// TestImages_Socket_AnswersOfThePart: each route about images asks the part for the image that
+// TestImages_Socket_ReturnsResultOrReason: each route about images asks the part for the image that
 // the query names, and answers with the result or the reason. Only the socket has them.
 //
 // Shows: D1
-func TestImages_Socket_AnswersOfThePart(t *testing.T) {
+func TestImages_Socket_ReturnsResultOrReason(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	images := &imageAnswers{}

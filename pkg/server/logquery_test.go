@@ -78,10 +78,10 @@ func TestLogQuery_Parameters_BecomeArgumentsOfJournalctl(t *testing.T) {
 	}
 }
 
-// TestLogQuery_SettingIsOff_IsNoQuery: without the setting, parameters are ignored.
+// TestLogQuery_SettingIsOff_ParametersAreIgnored: without the setting, parameters are ignored.
 //
 // Shows: C-1.40.15
-func TestLogQuery_SettingIsOff_IsNoQuery(t *testing.T) {
+func TestLogQuery_SettingIsOff_ParametersAreIgnored(t *testing.T) {
 	fakeJournal(t)
 	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.SystemLogs = t.TempDir()

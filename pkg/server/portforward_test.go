@@ -148,10 +148,10 @@ func TestC_1_40_9_PortForward(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_PortForwardSaysWhy: the client gets the runtime's error every time.
+// TestPortForward_RuntimeFails_ReturnsTheError: the client gets the runtime's error every time.
 //
 // Shows: C-1.40.9
-func TestC_1_40_9_PortForwardSaysWhy(t *testing.T) {
+func TestPortForward_RuntimeFails_ReturnsTheError(t *testing.T) {
 	t.Parallel()
 	l := newFixture(t)
 	for name, d := range l.dialers(t, "admin", "/portForward/ns/p") {
@@ -177,11 +177,11 @@ func TestC_1_40_9_PortForwardSaysWhy(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_PortForwardEnds: the session ends with the caller, and with the
+// TestPortForward_CallerOrRuntimeEnds_SessionEnds: the session ends with the caller, and with the
 // runtime.
 //
 // Shows: C-1.40.9
-func TestC_1_40_9_PortForwardEnds(t *testing.T) {
+func TestPortForward_CallerOrRuntimeEnds_SessionEnds(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "tunnel"} {
 		l := newFixture(t)
@@ -233,10 +233,10 @@ func TestC_1_40_9_PortForwardByWebSocket4(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_PortForwardOfAPodThatIsGone: a pod without a running sandbox gets no session.
+// TestPortForward_NoRunningSandbox_IsRefused: a pod without a running sandbox gets no session.
 //
 // Shows: C-1.40.9
-func TestC_1_40_9_PortForwardOfAPodThatIsGone(t *testing.T) {
+func TestPortForward_NoRunningSandbox_IsRefused(t *testing.T) {
 	t.Parallel()
 	l := newFixture(t)
 	if _, err := l.rt.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: l.box}); err != nil {

@@ -90,11 +90,11 @@ func TestRoutes_EachRoute_IsCompleteAndClassified(t *testing.T) {
 	}
 }
 
-// TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays: methods, paths, parameters and
+// TestSocket_EachRoute_AnswersAsRegistered: methods, paths, parameters and
 // bodies.
 //
 // Shows: C-1.40.12, D1
-func TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays(t *testing.T) {
+func TestSocket_EachRoute_AnswersAsRegistered(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
 	cfg := testConfig(socket)
@@ -234,10 +234,10 @@ func TestTLS_EveryRouteAndCaller_HasItsCode(t *testing.T) {
 	}
 }
 
-// TestD1_WithoutAccessEveryRouteIsDenied: a TLS port without an Access refuses all requests.
+// TestTLS_NoAccess_EveryRouteIsDenied: a TLS port without an Access refuses all requests.
 //
 // Shows: D1
-func TestD1_WithoutAccessEveryRouteIsDenied(t *testing.T) {
+func TestTLS_NoAccess_EveryRouteIsDenied(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
 	if _, refusal := s.authenticateTLS(&http.Request{}); refusal == nil || refusal.Code != http.StatusUnauthorized {

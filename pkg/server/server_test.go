@@ -171,7 +171,7 @@ func TestFail_OtherError_IsOnlyInTheLog(t *testing.T) {
 	}
 }
 
-func TestStreamsEndWithTheServerAndWithTheirReader(t *testing.T) {
+func TestUpdates_ServerOrCallerEnds_StreamEnds(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
 	cfg := testConfig(socket)
@@ -222,7 +222,7 @@ func waitFor(t *testing.T, c <-chan struct{}) {
 	wait.Receive(t, "what has to happen", c)
 }
 
-func TestAStreamThatBreaksDoesNotLookLikeItsEnd(t *testing.T) {
+func TestUpdates_SourceFails_ConnectionIsCut(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
 	cfg := testConfig(socket)
@@ -242,7 +242,7 @@ func TestAStreamThatBreaksDoesNotLookLikeItsEnd(t *testing.T) {
 	}
 }
 
-func TestAReaderThatTakesNothingIsCutOff(t *testing.T) {
+func TestUpdates_CallerReadsNothing_ConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
 	cfg := testConfig(socket)
@@ -313,7 +313,7 @@ func TestSocket_RequestAboveTheLimit_Gets429(t *testing.T) {
 	}
 }
 
-func TestHeadersHaveALimit(t *testing.T) {
+func TestSocket_LargeHeader_Gets431(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
 	started(t, testConfig(socket))
@@ -331,8 +331,8 @@ func TestHeadersHaveALimit(t *testing.T) {
 	}
 }
 
-// TestTheEndWaitsForEveryRequest: when Serve has returned, no request is running.
-func TestTheEndWaitsForEveryRequest(t *testing.T) {
+// TestServe_ContextEnds_WaitsForRunningRequests: when Serve has returned, no request is running.
+func TestServe_ContextEnds_WaitsForRunningRequests(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
 	cfg := testConfig(socket)

@@ -273,11 +273,11 @@ func (d *slowAccess) Authorize(context.Context, Caller, string, ...string) (bool
 	return true, "", nil
 }
 
-// TestD2_UnknownCallersTakeNoPlacesOfKnownOnes: while the authentication of a crowd
+// TestRequests_AuthenticationPending_KnownCallersAreAnswered: while the authentication of a crowd
 // of unknown callers is pending, a known caller is answered.
 //
 // Shows: D2
-func TestD2_UnknownCallersTakeNoPlacesOfKnownOnes(t *testing.T) {
+func TestRequests_AuthenticationPending_KnownCallersAreAnswered(t *testing.T) {
 	t.Parallel()
 	const places = 3
 	d := &slowAccess{asked: make(chan struct{}), release: make(chan struct{})}
@@ -302,11 +302,11 @@ func TestD2_UnknownCallersTakeNoPlacesOfKnownOnes(t *testing.T) {
 	}
 }
 
-// TestD1_NoErrorHasTheStreamingAddress: no error contains the URL of the runtime's streaming
+// TestStreams_Error_HasNoStreamingURL: no error contains the URL of the runtime's streaming
 // server, or its token.
 //
 // Shows: D1
-func TestD1_NoErrorHasTheStreamingAddress(t *testing.T) {
+func TestStreams_Error_HasNoStreamingURL(t *testing.T) {
 	t.Parallel()
 	where := streamingServer(t, func(w http.ResponseWriter, r *http.Request) {
 		c, _, err := http.NewResponseController(w).Hijack()

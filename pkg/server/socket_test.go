@@ -16,7 +16,7 @@ import (
 )
 
 // Shows: D1
-func TestTheSocketIsForItsOwnerAlone(t *testing.T) {
+func TestListen_NewSocket_IsOnlyForItsOwner(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
 	socket := filepath.Join(dir, "nodectl.sock")
@@ -38,7 +38,7 @@ func TestTheSocketIsForItsOwnerAlone(t *testing.T) {
 	}
 }
 
-func TestAStaleSocketIsReplaced(t *testing.T) {
+func TestListen_StaleSocket_IsReplaced(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
 	socket := filepath.Join(dir, "nodectl.sock")
@@ -62,7 +62,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 }
 
 // Shows: D1
-func TestALiveSocketIsLeftAlone(t *testing.T) {
+func TestListen_SocketInUse_IsKept(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
 	web, _ := started(t, testConfig(socket))
@@ -75,7 +75,7 @@ func TestALiveSocketIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestListen_PathIsNoSocket_IsLeftAlone(t *testing.T) {
+func TestListen_PathIsNoSocket_IsKept(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
 	for name, make := range map[string]func(string) error{
@@ -122,7 +122,7 @@ func TestRemove_PathReplaced_IsKept(t *testing.T) {
 	}
 }
 
-func TestALongRootDirectory(t *testing.T) {
+func TestListen_LongRootDirectory_SocketIsServed(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(root(t), strings.Repeat("d", 100), strings.Repeat("e", 100))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -158,12 +158,12 @@ func TestAllowedProcess_RootAndOwnUser_AreAllowed(t *testing.T) {
 	}
 }
 
-// TestAnotherUserIsRefused opens the socket to all users, which no agent does, and asks as
+// TestSocket_OtherUser_IsRefused opens the socket to all users, which no agent does, and asks as
 // another user. It needs root to become one. Without root it asks as its own user, which
 // must succeed.
 //
 // Shows: D1
-func TestAnotherUserIsRefused(t *testing.T) {
+func TestSocket_OtherUser_IsRefused(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
 	socket := filepath.Join(dir, "nodectl.sock")
@@ -173,7 +173,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestAskAsAnotherUser$", "-test.v")
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestSocket_OtherUser_ChildProcess$", "-test.v")
 	cmd.Env = append(os.Environ(), "ASK_SOCKET="+socket)
 	if os.Geteuid() == 0 {
 		if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(socket, 0o666)); err != nil {
@@ -198,8 +198,8 @@ func TestAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// TestAskAsAnotherUser is the child process of TestAnotherUserIsRefused.
-func TestAskAsAnotherUser(t *testing.T) {
+// TestSocket_OtherUser_ChildProcess is the child process of TestSocket_OtherUser_IsRefused.
+func TestSocket_OtherUser_ChildProcess(t *testing.T) {
 	socket := os.Getenv("ASK_SOCKET")
 	if socket == "" {
 		return
@@ -208,11 +208,11 @@ func TestAskAsAnotherUser(t *testing.T) {
 	t.Logf("code=%s", http.StatusText(code))
 }
 
-// TestD1_APlantedDirectoryGetsNoSocket: the server makes no socket where another user could
+// TestListen_DirectoryWritableByOthers_IsRefused: the server makes no socket where another user could
 // replace it and receive the requests.
 //
 // Shows: D1
-func TestD1_APlantedDirectoryGetsNoSocket(t *testing.T) {
+func TestListen_DirectoryWritableByOthers_IsRefused(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Log("not root: directories of other users are left out")
@@ -254,9 +254,9 @@ func TestD1_APlantedDirectoryGetsNoSocket(t *testing.T) {
 	}
 }
 
-// TestWithoutASocketTheOthersAreAnswered: kubectl reaches a node that could not make its
+// TestServe_SocketFails_TLSIsServed: kubectl reaches a node that could not make its
 // local socket.
-func TestWithoutASocketTheOthersAreAnswered(t *testing.T) {
+func TestServe_SocketFails_TLSIsServed(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(root(t), "d")
 	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)); err != nil {

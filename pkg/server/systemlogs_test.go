@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// TestRequestLimiter_SlowReadersOfFiles_HoldNoOtherPlace: requests for files of the machine have
+// TestRequestLimiter_SlowReadersOfFiles_UseNoOtherPlace: requests for files of the machine have
 // places of their own, of which one caller has half.
 //
 // Shows: C-1.40.14, D2
-func TestRequestLimiter_SlowReadersOfFiles_HoldNoOtherPlace(t *testing.T) {
+func TestRequestLimiter_SlowReadersOfFiles_UseNoOtherPlace(t *testing.T) {
 	t.Parallel()
 	g := newRequestLimiter(1, 1)
 	enter := func(path, caller string) (ok bool) {

@@ -88,7 +88,7 @@ func synStream(id uint32, headers http.Header) *wire.SynStreamFrame {
 }
 
 // Frames above a limit do not reach the library. A frame before them does, in full.
-func TestReadSPDYFrames_FrameAboveALimit_IsNotPassedOn(t *testing.T) {
+func TestReadSPDYFrames_FrameAboveALimit_IsNotForwarded(t *testing.T) {
 	t.Parallel()
 	bomb := http.Header{}
 	for i := range 8 {
@@ -136,7 +136,7 @@ func TestReadSPDYFrames_FrameAboveALimit_IsNotPassedOn(t *testing.T) {
 
 // A control frame with a wrong length for its type does not reach the library, which would
 // read its rest as further frames. A frame of a type that no client sends does not reach it, either.
-func TestReadSPDYFrames_FrameInsideAControlFrame_IsNotPassedOn(t *testing.T) {
+func TestReadSPDYFrames_FrameInsideAControlFrame_IsNotForwarded(t *testing.T) {
 	t.Parallel()
 	header := func(kind, length byte) []byte { return []byte{0x80, 3, 0, kind, 0, 0, 0, length} }
 	large := []byte{0, 0, 0, 1, 0, 0xff, 0xff, 0xff} // a data frame of 16 MiB
@@ -243,7 +243,7 @@ func (l *fixture) upgraded(t *testing.T, path, protocol string) net.Conn {
 }
 
 // Invalid streams, and streams that are open when their session ends, leave no goroutine.
-func TestSPDY_StreamsOfAnAttacker_LeaveNoGoroutine(t *testing.T) {
+func TestSPDY_InvalidStreams_LeaveNoGoroutine(t *testing.T) {
 	t.Parallel()
 	var l *fixture
 	count := inside(t, func() { l = newFixture(t) })

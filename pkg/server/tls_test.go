@@ -34,10 +34,10 @@ func (p *port) secure(t *testing.T, name string) *tls.Conn {
 	return tlsClient(c, p.tls(t, name))
 }
 
-// TestD2_TLS13IsTheLeast: older versions of TLS need configuration.
+// TestTLS_DefaultMinimum_IsTLS13: older versions of TLS need configuration.
 //
 // Shows: D2
-func TestD2_TLS13IsTheLeast(t *testing.T) {
+func TestTLS_DefaultMinimum_IsTLS13(t *testing.T) {
 	t.Parallel()
 	p := opened(t, testConfig(filepath.Join(root(t), "nodectl.sock")))
 	old := p.tls(t, "admin")
@@ -93,11 +93,11 @@ func TestD2_HTTP2(t *testing.T) {
 	}
 }
 
-// TestD2_SlowAndLargeRequests: the server does not wait for half a header, and does not
+// TestTLS_SlowOrLargeRequest_IsRefused: the server does not wait for half a header, and does not
 // read large headers and bodies.
 //
 // Shows: D2
-func TestD2_SlowAndLargeRequests(t *testing.T) {
+func TestTLS_SlowOrLargeRequest_IsRefused(t *testing.T) {
 	t.Parallel()
 	p := opened(t, testConfig(filepath.Join(root(t), "nodectl.sock")))
 	for _, n := range []int{20 << 10, 64 << 10} {
@@ -125,11 +125,11 @@ func TestD2_SlowAndLargeRequests(t *testing.T) {
 	}
 }
 
-// TestD2_ConnectionsOfOnePeerAndOfAll: connections above a peer's limit are closed, which
+// TestTLS_ConnectionsAboveALimit_AreClosed: connections above a peer's limit are closed, which
 // is logged once; there is room again when others leave.
 //
 // Shows: D2
-func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
+func TestTLS_ConnectionsAboveALimit_AreClosed(t *testing.T) {
 	t.Parallel()
 	for _, limits := range []TLS{{PerPeer: 3}, {Connections: 3, PerPeer: 100}} {
 		cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
@@ -268,11 +268,11 @@ func TestRequests_OneCallerReadsNoAnswers_OthersAreAnswered(t *testing.T) {
 	}
 }
 
-// TestC_1_40_1_APortThatIsTakenIsRetriedQuietly: the server tries each second, and logs
+// TestServe_PortInUse_IsLoggedOnce: the server tries each second, and logs
 // that once.
 //
 // Shows: C-1.40.1
-func TestC_1_40_1_APortThatIsTakenIsRetriedQuietly(t *testing.T) {
+func TestServe_PortInUse_IsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	other, err := net.Listen("tcp", freePort(t))
 	if err != nil {
@@ -303,11 +303,11 @@ func TestC_1_40_1_APortThatIsTakenIsRetriedQuietly(t *testing.T) {
 	})
 }
 
-// TestC_1_40_1_APortThatIsTaken: the server listens once the port is free, and closes it
+// TestServe_PortInUse_ListensOnceItIsFree: the server listens once the port is free, and closes it
 // when it ends.
 //
 // Shows: C-1.40.1
-func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
+func TestServe_PortInUse_ListensOnceItIsFree(t *testing.T) {
 	t.Parallel()
 	other, err := net.Listen("tcp", freePort(t))
 	if err != nil {
@@ -331,10 +331,10 @@ func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 	}
 }
 
-// TestD1_NothingListensUnlessItIsAskedFor: without TLS the server listens on the socket only.
+// TestServe_NoTLS_ListensOnlyOnTheSocket: without TLS the server listens on the socket only.
 //
 // Shows: D1
-func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
+func TestServe_NoTLS_ListensOnlyOnTheSocket(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
 	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
@@ -421,10 +421,10 @@ func TestC_1_40_5_Health(t *testing.T) {
 	}
 }
 
-// TestC_1_40_11_NoDebugging: the setting applies to the TLS port only.
+// TestTLS_DebuggingDisabled_Gets405: the setting applies to the TLS port only.
 //
 // Shows: C-1.40.11
-func TestC_1_40_11_NoDebugging(t *testing.T) {
+func TestTLS_DebuggingDisabled_Gets405(t *testing.T) {
 	t.Parallel()
 	l := newFixture(t, func(c *Config) { c.NoDebugging = true })
 	web := l.web(t, "admin")

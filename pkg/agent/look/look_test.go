@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestPermissionDeniedHasAHint: permission errors have a hint, also those that a
+// TestAsRoot_PermissionDenied_HasAHint: permission errors have a hint, also those that a
 // runtime's client has turned into text.
-func TestPermissionDeniedHasAHint(t *testing.T) {
+func TestAsRoot_PermissionDenied_HasAHint(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err  error

@@ -30,7 +30,7 @@ func judging(t *testing.T, text string) (Rules, *pod.Spec) {
 // have done neither.
 //
 // Shows: D1
-func TestForbids_KeptPod_IsHeldToPolicyAndForm(t *testing.T) {
+func TestForbids_RecordedPod_IsCheckedAndValidated(t *testing.T) {
 	t.Parallel()
 	r, s := judging(t, "rules: [{name: edge, sources: [{kind: file, location: /m}], hostPaths: [{prefix: /data}]}]")
 	if why := r.Forbids(s); why != "" {
@@ -49,7 +49,7 @@ func TestForbids_KeptPod_IsHeldToPolicyAndForm(t *testing.T) {
 
 // A last good set that is older than the policy restores no object in a namespace that its
 // source may no longer use: the object would hide one of an allowed source.
-func TestHeldSets_ObjectThatThePolicyForbids_IsNotRestored(t *testing.T) {
+func TestLastGoodSets_ForbiddenObject_IsNotRestored(t *testing.T) {
 	t.Parallel()
 	r, s := judging(t, "rules: [{name: edge, sources: [{kind: file, location: /m}], namespaces: [web]}, {name: all, sources: [{kind: http}]}]")
 	object := func(source, location, namespace string) *pod.Object {
@@ -76,7 +76,7 @@ func TestHeldSets_ObjectThatThePolicyForbids_IsNotRestored(t *testing.T) {
 }
 
 // The policy is applied to a path as written and with its links resolved; so are prefixes.
-func TestAllows_PathThroughLinks_IsComparedWithWhatPrefixesLeadTo(t *testing.T) {
+func TestAllows_PathThroughLinks_IsResolvedBeforeComparison(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "disk"), 0o700); err != nil {

@@ -37,7 +37,7 @@ func (s stored) Remove(of pod.ObjectKey) error {
 // by `rollout undo`.
 //
 // Shows: D1
-func TestForbidsWorkload_PrivilegedVersionOfBefore_DoesNotReturn(t *testing.T) {
+func TestForbidsWorkload_EarlierPrivilegedTemplate_IsNotRestored(t *testing.T) {
 	t.Parallel()
 	r, _ := judging(t, restricted)
 	good, bad := deployed(t, pod.KindDeployment, ""), deployed(t, pod.KindDeployment, "privileged: true")

@@ -11,9 +11,9 @@ import (
 	"github.com/nodectl/nodectl/test/suite"
 )
 
-// TestPolicyIsItsOwners: a policy that another user could write or replace is
+// TestPolicy_WritableByOthers_IsRefused: a policy that another user could write or replace is
 // refused, and so is anything but a regular file, without blocking on it.
-func TestPolicyIsItsOwners(t *testing.T) {
+func TestPolicy_WritableByOthers_IsRefused(t *testing.T) {
 	t.Parallel()
 	const otherUser = 12345
 	me := os.Getuid()

@@ -56,7 +56,7 @@ func (a answering) Sets(context.Context) iter.Seq2[source.Snapshot, error] {
 // its file is invalid.
 //
 // Shows: D1
-func TestRules_PrivilegedTemplate_NeverEnters(t *testing.T) {
+func TestRules_PrivilegedTemplate_IsRejected(t *testing.T) {
 	t.Parallel()
 	bad := deployed(t, pod.KindDeployment, "privileged: true")
 	r, _ := judging(t, restricted)
@@ -82,7 +82,7 @@ func TestRules_PrivilegedTemplate_NeverEnters(t *testing.T) {
 // pods of an allowed template start, whose UIDs their author has not chosen.
 //
 // Shows: D1
-func TestForbids_PodOfAWorkload_IsHeldToThePolicy(t *testing.T) {
+func TestForbids_PodOfAWorkload_IsChecked(t *testing.T) {
 	t.Parallel()
 	r, _ := judging(t, restricted)
 	for _, kind := range []string{pod.KindDeployment, pod.KindReplicaSet, pod.KindStatefulSet, pod.KindDaemonSet} {
@@ -108,7 +108,7 @@ func TestForbids_PodOfAWorkload_IsHeldToThePolicy(t *testing.T) {
 // has changed, makes no pod that starts.
 //
 // Shows: D1
-func TestForbids_TemplateOfAStateFile_IsHeldToThePolicy(t *testing.T) {
+func TestForbids_TemplateOfAStateFile_IsChecked(t *testing.T) {
 	t.Parallel()
 	r, _ := judging(t, restricted)
 	o := deployed(t, pod.KindStatefulSet, "")
@@ -143,7 +143,7 @@ func TestForbids_TemplateOfAStateFile_IsHeldToThePolicy(t *testing.T) {
 // its file has objects that the policy allows. Nothing of them starts.
 //
 // Shows: D1
-func TestForbids_RunningPodsOfAWorkload_StayBesideOtherObjects(t *testing.T) {
+func TestForbids_RunningPodsOfAForbiddenWorkload_Stay(t *testing.T) {
 	t.Parallel()
 	bad := deployed(t, pod.KindDeployment, "privileged: true")
 	config := &pod.Object{Key: pod.Key{Namespace: "default", Name: "conf"}, Kind: pod.KindConfigMap, Origin: bad.Origin, Hash: "v1-c", Object: &v1.ConfigMap{}}

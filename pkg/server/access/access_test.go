@@ -131,7 +131,7 @@ func anna() map[string]authenticationv1.UserInfo {
 var errDown = errors.New("connection refused")
 
 // Shows: C-1.40.2
-func TestC_1_40_2_TokensAreReviewedAndKept(t *testing.T) {
+func TestToken_SameToken_IsReviewedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{tokens: anna()}
@@ -162,7 +162,7 @@ func TestC_1_40_2_TokensAreReviewedAndKept(t *testing.T) {
 // The configuration sets each time; a negative time caches nothing.
 //
 // Shows: C-1.40.2
-func TestC_1_40_2_TimesAreConfigured(t *testing.T) {
+func TestNew_CacheTimes_AreUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, it := range []struct{ tokens, allowed, denied time.Duration }{
@@ -209,7 +209,7 @@ func TestC_1_40_2_TimesAreConfigured(t *testing.T) {
 // a new token yet.
 //
 // Shows: C-1.40.2
-func TestC_1_40_2_RefusedTokenIsAskedAboutSooner(t *testing.T) {
+func TestToken_Refused_IsCachedForLessTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{tokens: anna()}
@@ -234,7 +234,7 @@ func TestC_1_40_2_RefusedTokenIsAskedAboutSooner(t *testing.T) {
 // A revoked token is accepted no longer than the cache keeps it; errors are not cached.
 //
 // Shows: F72
-func TestF72_RevokedTokenAndUnresponsiveServer(t *testing.T) {
+func TestToken_Revoked_IsAcceptedOnlyWhileCached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{tokens: anna()}
@@ -270,7 +270,7 @@ func TestF72_RevokedTokenAndUnresponsiveServer(t *testing.T) {
 // Neither the caches nor the log contain a token.
 //
 // Shows: D1
-func TestD1_NoTokenIsKeptOrLogged(t *testing.T) {
+func TestToken_AnyResult_IsNeitherStoredNorLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	s := &api{tokens: anna()}
@@ -299,7 +299,7 @@ func TestD1_NoTokenIsKeptOrLogged(t *testing.T) {
 // neither are callers without TLS.
 //
 // Shows: D1
-func TestD1_NoCallerIsAnonymous(t *testing.T) {
+func TestAuthenticate_AnonymousUser_IsRefused(t *testing.T) {
 	t.Parallel()
 	s := &api{
 		tokens: map[string]authenticationv1.UserInfo{
@@ -344,7 +344,7 @@ func TestD1_NoCallerIsAnonymous(t *testing.T) {
 }
 
 // Shows: C-1.40.3
-func TestC_1_40_3_FirstYesSuffices(t *testing.T) {
+func TestAuthorize_OneSubresourceAllowed_IsEnough(t *testing.T) {
 	t.Parallel()
 	yes := ""
 	s := &api{may: func(q authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
@@ -382,7 +382,7 @@ func TestC_1_40_3_FirstYesSuffices(t *testing.T) {
 }
 
 // Shows: C-1.40.2
-func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
+func TestAuthorize_SameAttributes_AreReviewedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{may: func(q authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
@@ -423,7 +423,7 @@ func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
 // Denied wins over Allowed. After a failed review Authorize sends no further one.
 //
 // Shows: D1
-func TestD1_AccessFailsClosed(t *testing.T) {
+func TestAuthorize_ReviewFails_IsDenied(t *testing.T) {
 	t.Parallel()
 	s := &api{may: func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
 		return authorizationv1.SubjectAccessReviewStatus{Allowed: true, Denied: true, EvaluationError: "both"}

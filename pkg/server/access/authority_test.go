@@ -87,7 +87,7 @@ func put(t testing.TB, path, text string) {
 }
 
 // Shows: D1
-func TestD1_ClientCertificates(t *testing.T) {
+func TestCertificate_OtherAuthority_IsRefused(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority("ours", nil), newAuthority("ours", nil)
 	between := newAuthority("between", ours)
@@ -139,7 +139,7 @@ func TestD1_ClientCertificates(t *testing.T) {
 // admitted.
 //
 // Shows: F72
-func TestF72_ClientAuthorityIsReadAgain(t *testing.T) {
+func TestAuthority_FileReplaced_IsReadAgain(t *testing.T) {
 	t.Parallel()
 	was, is := newAuthority("was", nil), newAuthority("is", nil)
 	file := caFile(t, was.pem())
@@ -173,7 +173,7 @@ func TestF72_ClientAuthorityIsReadAgain(t *testing.T) {
 // Without an API server only system:masters is admitted.
 //
 // Shows: D1
-func TestD1_Standalone(t *testing.T) {
+func TestAuthorize_NoAPIServer_OnlyMastersAreAllowed(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority("ours", nil)
 	a, err := New(Config{Node: "n1", ClientCAFile: caFile(t, ours.pem())})

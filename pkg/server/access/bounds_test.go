@@ -55,11 +55,11 @@ func TestReviews_Concurrent_AreBounded(t *testing.T) {
 	})
 }
 
-// TestD2_FewRequestsWaitForATokenReview: a crowd with unknown tokens, alike or not, holds a
+// TestToken_ManyUnknown_FewRequestsWait: a crowd with unknown tokens, alike or not, holds a
 // few goroutines; the other requests are refused at once.
 //
 // Shows: D2
-func TestD2_FewRequestsWaitForATokenReview(t *testing.T) {
+func TestToken_ManyUnknown_FewRequestsWait(t *testing.T) {
 	t.Parallel()
 	for _, alike := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestReviews_EqualAtTheSameTime_AreSentOnce(t *testing.T) {
 }
 
 // Denied callers displace no cached decision of an allowed one.
-func TestReview_CrowdOfDenied_DisplacesNoAllowedOne(t *testing.T) {
+func TestReview_ManyDeniedCallers_AllowedOneStaysCached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{may: func(q authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
@@ -188,12 +188,12 @@ func TestAuthorities_FileIsGone_IsLoggedSeldom(t *testing.T) {
 	})
 }
 
-// TestReview_CrowdWithoutRights_LeavesTheTrustedCallerAnswers: a crowd of authenticated
+// TestReview_ManyCallersWithoutRights_TrustedCallerIsReviewedAtOnce: a crowd of authenticated
 // callers without rights waits for reviews, in bounded number. The review of a caller that was
 // allowed something before is sent at once, and the crowd's are not lost.
 //
 // Shows: D2
-func TestReview_CrowdWithoutRights_LeavesTheTrustedCallerAnswers(t *testing.T) {
+func TestReview_ManyCallersWithoutRights_TrustedCallerIsReviewedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{may: func(q authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {

@@ -144,7 +144,7 @@ func TestCertificate_SameChain_IsVerifiedOnce(t *testing.T) {
 // rejected without its intermediate is accepted with it.
 //
 // Shows: D2
-func TestCertificate_JunkIntermediates_AreVerifiedOnce(t *testing.T) {
+func TestCertificate_InvalidIntermediatesAdded_IsNotVerifiedAgain(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority("ours", nil)
 	between := newAuthority("between", ours)
@@ -176,7 +176,7 @@ func TestCertificate_JunkIntermediates_AreVerifiedOnce(t *testing.T) {
 // a time. The accepted chain of the same peer is answered all the while.
 //
 // Shows: D2
-func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
+func TestCertificate_ManyChains_FewAreVerified(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority("ours", nil), newAuthority("others", nil)
 	s := &api{}
@@ -223,7 +223,7 @@ func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
 // chain is not verified again, and refused tokens and chains have a budget each.
 //
 // Shows: D2
-func TestCertificate_JunkFromTheSameAddress_DoesNotLockItOut(t *testing.T) {
+func TestCertificate_InvalidOnesFromSameAddress_ValidOneIsAccepted(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority("ours", nil), newAuthority("others", nil)
 	a := (&api{tokens: anna()}).access(t, func(c *Config) { c.ClientCAFile = caFile(t, ours.pem()) })
@@ -257,7 +257,7 @@ func TestCertificate_JunkFromTheSameAddress_DoesNotLockItOut(t *testing.T) {
 // causes few reviews and few warnings.
 //
 // Shows: D2
-func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
+func TestToken_ManyRefused_AcceptedOneStaysCached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -350,7 +350,7 @@ func TestToken_OnePeerWaits_OthersAreAnswered(t *testing.T) {
 // nor in all.
 //
 // Shows: D2
-func TestPeers_TokensTakeAllPlaces_CertificatesAreAnswered(t *testing.T) {
+func TestPeers_TokenReviewsAtTheLimit_CertificatesAreAnswered(t *testing.T) {
 	t.Parallel()
 	p := newPeers()
 	same := server.Peer("192.0.2.1:1")

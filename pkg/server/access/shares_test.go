@@ -18,7 +18,7 @@ import (
 // of the API server is reviewed, also the first one after a start of the agent.
 //
 // Shows: D2
-func TestReview_OneNameWithManyTokens_LeavesPlacesToTheOthers(t *testing.T) {
+func TestReview_OneUserWithManyTokens_OthersAreReviewed(t *testing.T) {
 	t.Parallel()
 	for name, trusted := range map[string]bool{"without a right": false, "with a right": true} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestReview_OneNameWithManyTokens_LeavesPlacesToTheOthers(t *testing.T) {
 
 // A caller whose right was taken away does not wait among those that have one. A caller that has
 // one of the rights that suffice stays among them.
-func TestReview_CallerIsDenied_IsTrustedNoMore(t *testing.T) {
+func TestReview_RightRemoved_CallerIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	right := "proxy"
 	s := &api{may: func(q authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
