@@ -57,8 +57,8 @@ type Client struct {
 	transport *Transport // the newest one; nil before the files were read
 	old       []retired  // that may have requests in flight
 
-	epoch epoch
-	reach reach
+	epoch        epoch
+	reachability reachability
 }
 
 // retired is a transport that gets no new requests.
@@ -145,7 +145,7 @@ func (c *Client) Transport() (*Transport, error) {
 // use makes transport, which may be nil, the newest one; mu is held, or c is not shared yet.
 func (c *Client) use(transport *Transport) {
 	if transport != nil && transport != c.transport {
-		transport.reach = &c.reach
+		transport.reachability = &c.reachability
 	}
 	c.transport = transport
 }

@@ -18,15 +18,15 @@ import (
 // Transport sends requests to the server that the kubeconfig described when it was read,
 // with the credentials of that moment.
 type Transport struct {
-	read     material
-	until    time.Time         // when Config.Pair expires; zero where it is not used
-	identity [sha256.Size]byte // sum of certificate, authority and server
-	root     url.URL           // prefix of all paths
-	host     string            // scheme, host and port, for people
-	wire     *http.Transport
-	dials    *connrotation.Dialer
-	trip     http.RoundTripper // adds the credentials and sends by wire
-	reach    *reach            // of the client
+	read         material
+	until        time.Time         // when Config.Pair expires; zero where it is not used
+	identity     [sha256.Size]byte // sum of certificate, authority and server
+	root         url.URL           // prefix of all paths
+	host         string            // scheme, host and port, for people
+	wire         *http.Transport
+	dials        *connrotation.Dialer
+	trip         http.RoundTripper // adds the credentials and sends by wire
+	reachability *reachability     // of the client
 }
 
 // Host returns the scheme, host and port of the server, for people.
@@ -87,12 +87,12 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := t.trip.RoundTrip(sent)
 	if err != nil {
 		if r.Context().Err() == nil {
-			t.reach.failed()
+			t.reachability.failed()
 		}
 		return nil, t.Explain(err)
 	}
 	if response.StatusCode < 400 {
-		t.reach.answered() // a server that starts answers requests with errors first
+		t.reachability.answered() // a server that starts answers requests with errors first
 	}
 	if response.StatusCode >= 300 && response.StatusCode < 400 {
 		response.Header.Del("Location")

@@ -92,7 +92,7 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]f
 			}
 			continue
 		}
-		if r, known := l.judged(spec, until); known && (r.Result != "" || until == UntilReady) {
+		if r, known := l.goalResult(spec, until); known && (r.Result != "" || until == UntilReady) {
 			results[spec.Key] = r // a container in a crash loop is ready for moments only
 		}
 		if results[spec.Key].Result == "" {
@@ -102,9 +102,9 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]f
 	return len(results) == set.Pods.Len()
 }
 
-// judged returns the newest report of a pod with its result. The result is "" while Once has to
+// goalResult returns the newest report of a pod with its result. The result is "" while Once has to
 // wait for it; known is false before the first report.
-func (l *loop) judged(spec *pod.Spec, until Until) (r feed.PodReport, known bool) {
+func (l *loop) goalResult(spec *pod.Spec, until Until) (r feed.PodReport, known bool) {
 	e := l.pods[spec.Key]
 	if e == nil || e.last == nil {
 		return r, false

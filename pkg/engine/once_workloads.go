@@ -68,7 +68,7 @@ func (l *loop) arrivedWithWorkloads(w Workloads, until Until, results map[pod.Ke
 	ofWorkloads := make(map[pod.Key]feed.PodReport)
 	if l.state != nil {
 		for spec := range l.state.Pods.All() {
-			r, known := l.judged(spec, until)
+			r, known := l.goalResult(spec, until)
 			if has, _ := w.Has(spec.Key); has {
 				ofWorkloads[spec.Key] = r
 				continue

@@ -24,23 +24,23 @@ type worker struct {
 	env     *workerEnv
 	key     pod.Key
 	seq     uint64
-	uid     string         // see entry.uid; "" after forgetRest
+	uid     string         // see entry.uid; "" after forgetOrphanDir
 	updates chan podUpdate // closed by the loop when the pod is gone
 	log     *slog.Logger
 	update  podUpdate
 
-	rec         instanceRecord
-	failedSteps failedSteps
-	created     map[string]string // container name → ID of the newest container that this worker created
-	reported    reported
-	last        observation // of the pod
-	acked       uint64      // the newest operation that it has acknowledged
-	slot        bool        // it has a start slot
-	lowered     lowered
-	emptyCheck  emptyCheck
-	progress    progress
-	panics      []time.Time // of the last minute
-	judged      judgement
+	rec          instanceRecord
+	failedSteps  failedSteps
+	created      map[string]string // container name → ID of the newest container that this worker created
+	reported     reported
+	last         observation // of the pod
+	acked        uint64      // the newest operation that it has acknowledged
+	slot         bool        // it has a start slot
+	lowered      lowered
+	emptyCheck   emptyCheck
+	progress     progress
+	panics       []time.Time // of the last minute
+	forbiddenFor forbiddenFor
 	// planningSince is when plan.Next was called, in Unix nanoseconds; 0 while it does not
 	// run. The sync loop reads it.
 	planningSince *atomic.Int64
@@ -173,7 +173,7 @@ func (w *worker) run(ctx context.Context) {
 			continue
 		}
 		if p.Gone {
-			w.forgetRest(ctx)
+			w.forgetOrphanDir(ctx)
 		}
 		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !isStartStep(s) }) {
 			w.failedSteps.stopFailure = pod.Failure{} // nothing is left to stop or remove

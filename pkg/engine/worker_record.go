@@ -53,9 +53,9 @@ func (w *worker) loadRecord(uid string) {
 	}
 }
 
-// forgetRest removes the directory of an orphaned pod of which nothing else is left. Such a
+// forgetOrphanDir removes the directory of an orphaned pod of which nothing else is left. Such a
 // directory is left when an agent is killed while it starts or removes a pod.
-func (w *worker) forgetRest(ctx context.Context) {
+func (w *worker) forgetOrphanDir(ctx context.Context) {
 	if w.uid == "" {
 		return
 	}

@@ -96,7 +96,7 @@ func (w *worker) read(u podUpdate) (changed bool) {
 		})
 	}
 	if u.devices != w.update.devices {
-		w.failedSteps.hasten(time.Now())
+		w.failedSteps.retrySooner(time.Now())
 	}
 	if changed && u.want != nil && w.update.want != nil && !sameClaims(&u.want.Pod.Status, &w.update.want.Pod.Status) {
 		maps.DeleteFunc(w.failedSteps.of, func(_ string, t pod.Failure) bool { return claims(t) }) // the cluster has made a claim for the pod
@@ -109,10 +109,10 @@ func (w *worker) read(u podUpdate) (changed bool) {
 	return changed || w.acked != acked
 }
 
-// hasten brings the next tries of steps forward that devices or claims failed. They are due at once after a
-// change of devices. If changes follow each other, they are due with a back-off: a plugin that changes its
-// devices all the time does not keep the pods busy.
-func (t *failedSteps) hasten(now time.Time) {
+// retrySooner brings the next tries of steps forward that devices or claims failed. They are due at
+// once after a change of devices. If changes follow each other, they are due with a back-off: a
+// plugin that changes its devices all the time does not keep the pods busy.
+func (t *failedSteps) retrySooner(now time.Time) {
 	var due time.Time
 	for name, of := range t.of {
 		if of.Reason != pod.ReasonWaitsForDevices && of.Reason != pod.ReasonUnexpectedAdmission && !claims(of) {

@@ -72,10 +72,10 @@ type Inventory struct {
 	cfg InventoryConfig
 	mu  sync.Mutex // held while images are listed or removed, not while registries are asked
 
-	history reclaim.ImageHistory // nil until the file is read
-	silent  map[string]time.Time // the registries that did not answer, with the time
-	failed  string               // the error of the last collection, to log each error once
-	wake    chan struct{}        // capacity 1: Run collects now
+	history      reclaim.ImageHistory // nil until the file is read
+	unresponsive map[string]time.Time // the registries that did not answer, with the time
+	failed       string               // the error of the last collection, to log each error once
+	wake         chan struct{}        // capacity 1: Run collects now
 }
 
 // collectEvery is the time between two collections (C-1.33.8).
@@ -109,7 +109,7 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 			return RegistryAnswers(ctx, registry, cfg.Mirrors(registry)...)
 		}
 	}
-	return &Inventory{cfg: cfg, silent: map[string]time.Time{}, wake: make(chan struct{}, 1)}
+	return &Inventory{cfg: cfg, unresponsive: map[string]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
 // Run calls Collect when all pods are known, then every five minutes and after Pulled, until ctx
@@ -304,7 +304,7 @@ func (v *Inventory) Collect(ctx context.Context) error {
 	answered := v.ask(ctx, hosts, askLimit)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.noteSilent(answered)
+	v.recordUnresponsive(answered)
 	_, plan, err = v.plan(ctx, answered)
 	if err != nil {
 		return err
@@ -343,7 +343,7 @@ func (v *Inventory) plan(ctx context.Context, answered map[string]bool) (n recla
 		return n, plan, errors.New("the image file system has a capacity of 0 bytes")
 	}
 	if answered != nil {
-		markSilent(n.Images, answered)
+		markUnresponsive(n.Images, answered)
 	}
 	if plan = reclaim.Images(n, v.cfg.Policy); answered != nil && len(plan.Steps) > 0 {
 		v.measure(ctx, n.Images)

@@ -13,8 +13,8 @@ import (
 const evictionAskLimit = 10 * time.Second
 
 // ObserveForEviction returns the images with all fields that an eviction needs: their layers, and
-// Silent for unused images from a registry that does not answer. It returns ErrPodsUnknown if not
-// all pods are known.
+// UnresponsiveRegistry for unused images from a registry that does not answer. It returns
+// ErrPodsUnknown if not all pods are known.
 func (v *Inventory) ObserveForEviction(ctx context.Context) ([]reclaim.Image, error) {
 	n, err := v.lookComplete(ctx)
 	if err != nil {
@@ -26,8 +26,8 @@ func (v *Inventory) ObserveForEviction(ctx context.Context) ([]reclaim.Image, er
 	answered := v.ask(ctx, hosts, evictionAskLimit)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.noteSilent(answered)
-	markSilent(n.Images, answered)
+	v.recordUnresponsive(answered)
+	markUnresponsive(n.Images, answered)
 	if slices.ContainsFunc(n.Images, func(i reclaim.Image) bool { return len(i.Users) == 0 }) {
 		v.measure(ctx, n.Images)
 	}

@@ -31,10 +31,10 @@ func TestReclaim_ImageHasAUserByNow_Stays(t *testing.T) {
 	}
 	var steps []reclaim.Step
 	for _, i := range images {
-		if want := i.ID == "sha256:quay.io/silent"; (i.Silent == "quay.io") != want {
-			t.Errorf("%s comes from a registry that does not answer: %q", i.ID, i.Silent)
+		if want := i.ID == "sha256:quay.io/silent"; (i.UnresponsiveRegistry == "quay.io") != want {
+			t.Errorf("%s comes from a registry that does not answer: %q", i.ID, i.UnresponsiveRegistry)
 		}
-		if i.Silent == "" {
+		if i.UnresponsiveRegistry == "" {
 			steps = append(steps, reclaim.Step{Action: reclaim.RemoveImage, ID: i.ID, Name: i.Name()})
 		}
 	}

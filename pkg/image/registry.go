@@ -23,8 +23,9 @@ const (
 	askedAtOnce = 8
 	// askLimit is how long a collection may take to ask all registries.
 	askLimit = time.Minute
-	// silentFor is how long a registry that did not answer counts as silent without a new request.
-	silentFor = time.Hour
+	// unresponsiveFor is how long a registry that did not answer counts as unresponsive without a
+	// new request.
+	unresponsiveFor = time.Hour
 )
 
 // RegistryAnswers reports whether one of a registry's mirrors, which are URLs, or the registry
@@ -78,11 +79,11 @@ func (v *Inventory) registriesToAsk(ctx context.Context) (hosts map[string]bool,
 // registriesOfUnused returns the registries of unused images, without those that count as silent
 // already. The caller holds the lock.
 func (v *Inventory) registriesOfUnused(images []reclaim.Image) map[string]bool {
-	maps.DeleteFunc(v.silent, func(_ string, at time.Time) bool { return time.Since(at) >= silentFor })
+	maps.DeleteFunc(v.unresponsive, func(_ string, at time.Time) bool { return time.Since(at) >= unresponsiveFor })
 	hosts := map[string]bool{}
 	for _, i := range images {
 		for _, host := range registriesOf(i.Names) {
-			if _, silent := v.silent[host]; !silent && len(i.Users) == 0 {
+			if _, silent := v.unresponsive[host]; !silent && len(i.Users) == 0 {
 				hosts[host] = true
 			}
 		}
@@ -90,21 +91,21 @@ func (v *Inventory) registriesOfUnused(images []reclaim.Image) map[string]bool {
 	return hosts
 }
 
-// noteSilent remembers the registries that did not answer. The caller holds the lock.
-func (v *Inventory) noteSilent(answered map[string]bool) {
+// recordUnresponsive remembers the registries that did not answer. The caller holds the lock.
+func (v *Inventory) recordUnresponsive(answered map[string]bool) {
 	for host, is := range answered {
 		if !is {
-			v.silent[host] = time.Now()
+			v.unresponsive[host] = time.Now()
 		}
 	}
 }
 
-// markSilent names the registry of each image that comes from one without true in answered.
-func markSilent(images []reclaim.Image, answered map[string]bool) {
+// markUnresponsive names the registry of each image that comes from one without true in answered.
+func markUnresponsive(images []reclaim.Image, answered map[string]bool) {
 	for i := range images {
 		for _, host := range registriesOf(images[i].Names) {
 			if !answered[host] {
-				images[i].Silent = host
+				images[i].UnresponsiveRegistry = host
 			}
 		}
 	}

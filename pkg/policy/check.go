@@ -32,23 +32,23 @@ func (r root) holds(clean string) bool {
 	return clean == r.prefix || r.prefix == "/" || strings.HasPrefix(clean, r.prefix+"/")
 }
 
-// judge returns a problem for everything in a pod that the rule does not allow.
-func (r *rule) judge(security podsecurity.Evaluator, s *pod.Spec) []pod.Problem {
+// check returns a problem for everything in a pod that the rule does not allow.
+func (r *rule) check(security podsecurity.Evaluator, s *pod.Spec) []pod.Problem {
 	p := s.Pod
-	problems := r.judgeNamespace(p.Namespace)
-	problems = append(problems, r.judgeIdentity(s)...)
-	problems = append(problems, r.judgeVolumes(&p.Spec)...)
-	problems = append(problems, r.judgeSecurity(security, p)...)
-	problems = append(problems, r.judgeDevices(s)...)
-	problems = append(problems, r.judgeHostPaths(&p.Spec)...)
-	return append(problems, r.judgeImages(&p.Spec)...)
+	problems := r.checkNamespace(p.Namespace)
+	problems = append(problems, r.checkIdentity(s)...)
+	problems = append(problems, r.checkVolumes(&p.Spec)...)
+	problems = append(problems, r.checkSecurity(security, p)...)
+	problems = append(problems, r.checkDevices(s)...)
+	problems = append(problems, r.checkHostPaths(&p.Spec)...)
+	return append(problems, r.checkImages(&p.Spec)...)
 }
 
-// judgeTemplate returns a problem for each thing in a workload's pod template that the rule does
-// not allow. at is the field of the template. The template is judged with the API's defaults,
+// checkTemplate returns a problem for each thing in a workload's pod template that the rule does
+// not allow. at is the field of the template. The template is checked with the API's defaults,
 // because its pods will have them. Of the claim templates only the namespace could matter: the
 // claims are in that of their workload.
-func (r *rule) judgeTemplate(security podsecurity.Evaluator, o *pod.Object, template *v1.PodTemplateSpec, at string) []pod.Problem {
+func (r *rule) checkTemplate(security podsecurity.Evaluator, o *pod.Object, template *v1.PodTemplateSpec, at string) []pod.Problem {
 	defaulted := podstatic.DefaultTemplate(template)
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, Labels: defaulted.Labels, Annotations: defaulted.Annotations},
@@ -56,7 +56,7 @@ func (r *rule) judgeTemplate(security podsecurity.Evaluator, o *pod.Object, temp
 	}
 	p.UID = types.UID(pod.StaticUID(p.Spec.NodeName, p.Namespace, p.Name)) // no pod of a workload has a UID of its author
 	var problems []pod.Problem
-	for _, bad := range r.judge(security, &pod.Spec{Key: o.Key, Origin: o.Origin, Pod: p}) {
+	for _, bad := range r.check(security, &pod.Spec{Key: o.Key, Origin: o.Origin, Pod: p}) {
 		if bad.Path != "metadata.namespace" { // the workload has this problem itself
 			bad.Path = at + "." + bad.Path
 			problems = append(problems, bad)
@@ -64,7 +64,7 @@ func (r *rule) judgeTemplate(security podsecurity.Evaluator, o *pod.Object, temp
 	}
 	for i, c := range o.ClaimTemplates() {
 		if c.Namespace != "" && c.Namespace != o.Namespace {
-			for _, bad := range r.judgeNamespace(c.Namespace) {
+			for _, bad := range r.checkNamespace(c.Namespace) {
 				bad.Path = fmt.Sprintf("spec.volumeClaimTemplates[%d].%s", i, bad.Path)
 				problems = append(problems, bad)
 			}
@@ -78,16 +78,16 @@ func (r *rule) refusal(path, what, why, hint string) pod.Problem {
 	return pod.Problem{Path: path, Msg: fmt.Sprintf("source policy rule %q does not allow %s: %s", r.name, what, why), Hint: hint}
 }
 
-func (r *rule) judgeNamespace(namespace string) []pod.Problem {
+func (r *rule) checkNamespace(namespace string) []pod.Problem {
 	if r.namespaces == nil || anyOf(*r.namespaces, namespace) {
 		return nil
 	}
 	return []pod.Problem{r.refusal("metadata.namespace", "namespace "+quote(namespace), "no pattern of namespaces matches", allowed(*r.namespaces))}
 }
 
-// judgeIdentity refuses a UID that the pod's author chose, which could take another
+// checkIdentity refuses a UID that the pod's author chose, which could take another
 // pod's directories, and a priority above the highest, which could preempt other pods.
-func (r *rule) judgeIdentity(s *pod.Spec) []pod.Problem {
+func (r *rule) checkIdentity(s *pod.Spec) []pod.Problem {
 	var problems []pod.Problem
 	if r.derived && pod.HasChosenUID(s) {
 		problems = append(problems, r.refusal("metadata.uid", "uid "+quote(s.UID()), "pods must not choose their UIDs", "remove it: nodectl derives it from node, namespace and name"))
@@ -109,9 +109,9 @@ func (r *rule) judgeIdentity(s *pod.Spec) []pod.Problem {
 	return problems
 }
 
-// judgeSecurity checks a pod against the rule's Pod Security level. This node runs
+// checkSecurity checks a pod against the rule's Pod Security level. This node runs
 // Linux, so exceptions of the level for pods of another system do not apply.
-func (r *rule) judgeSecurity(security podsecurity.Evaluator, p *v1.Pod) []pod.Problem {
+func (r *rule) checkSecurity(security podsecurity.Evaluator, p *v1.Pod) []pod.Problem {
 	if anyOf(r.exempt, p.Namespace) {
 		return nil
 	}
@@ -135,18 +135,18 @@ func (r *rule) judgeSecurity(security podsecurity.Evaluator, p *v1.Pod) []pod.Pr
 	return problems
 }
 
-// judgeDevices refuses CDI devices that the pod names itself, unless its level allows all: a
-// device may mount host paths and run hooks. Those that a device plugin adds are not judged.
-func (r *rule) judgeDevices(s *pod.Spec) []pod.Problem {
+// checkDevices refuses CDI devices that the pod names itself, unless its level allows all: a
+// device may mount host paths and run hooks. Those that a device plugin adds are not checked.
+func (r *rule) checkDevices(s *pod.Spec) []pod.Problem {
 	if r.level.Level == api.LevelPrivileged || anyOf(r.exempt, s.Namespace) || s.Origin.FromAPI() || !pod.NamesCDIDevices(s.Pod.Annotations) {
 		return nil
 	}
 	return []pod.Problem{r.refusal("metadata.annotations", "CDI devices", fmt.Sprintf("pod security level %s", r.level.Level), "use the resource of a device plugin")}
 }
 
-// judgeVolumes refuses volumes that are not one thing: Kubernetes' checks, the rule's own
+// checkVolumes refuses volumes that are not one thing: Kubernetes' checks, the rule's own
 // keys and the mounts could each take another of their sources for the volume.
-func (r *rule) judgeVolumes(spec *v1.PodSpec) []pod.Problem {
+func (r *rule) checkVolumes(spec *v1.PodSpec) []pod.Problem {
 	var problems []pod.Problem
 	for i := range spec.Volumes {
 		if v := &spec.Volumes[i]; !pod.OneSource(&v.VolumeSource) {
@@ -187,9 +187,9 @@ func checkPath(id string) string {
 	return "spec"
 }
 
-// judgeHostPaths compares paths as they are written: it does not follow links below a
+// checkHostPaths compares paths as they are written: it does not follow links below a
 // root.
-func (r *rule) judgeHostPaths(spec *v1.PodSpec) []pod.Problem {
+func (r *rule) checkHostPaths(spec *v1.PodSpec) []pod.Problem {
 	if r.hostPaths == nil {
 		return nil
 	}
@@ -200,7 +200,7 @@ func (r *rule) judgeHostPaths(spec *v1.PodSpec) []pod.Problem {
 			if mounts == nil {
 				mounts = mountsOf(spec)
 			}
-			problems = append(problems, r.judgeHostPath(spec, i, at, mounts)...)
+			problems = append(problems, r.checkHostPath(spec, i, at, mounts)...)
 		}
 	}
 	return problems
@@ -227,9 +227,9 @@ func mountsOf(spec *v1.PodSpec) mounts {
 	return out
 }
 
-// judgeHostPath returns the problems of the path of the volume at an index: its own path, or the
+// checkHostPath returns the problems of the path of the volume at an index: its own path, or the
 // path that its claim is bound to. Nothing is made for a claim without a type.
-func (r *rule) judgeHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSource, mounts mounts) []pod.Problem {
+func (r *rule) checkHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSource, mounts mounts) []pod.Problem {
 	v, claim := &spec.Volumes[i], spec.Volumes[i].PersistentVolumeClaim
 	field, typed := "hostPath.path", "hostPath.type"
 	if claim != nil {
@@ -251,14 +251,14 @@ func (r *rule) judgeHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSourc
 	case claim != nil && !claim.ReadOnly: // the group of its files would be changed
 		problems = append(problems, r.refusal(field+".readOnly", "to write to "+what, forReading(shown), "write readOnly: true"))
 	default:
-		problems = append(problems, r.judgeMounts(mounts[v.Name], v, what, shown)...)
+		problems = append(problems, r.checkMounts(mounts[v.Name], v, what, shown)...)
 	}
 	return problems
 }
 
-// judgeMounts returns the mounts of a volume by which containers would change the content of a
+// checkMounts returns the mounts of a volume by which containers would change the content of a
 // read-only root.
-func (r *rule) judgeMounts(mounts []mount, v *v1.Volume, what string, shown *root) []pod.Problem {
+func (r *rule) checkMounts(mounts []mount, v *v1.Volume, what string, shown *root) []pod.Problem {
 	var problems []pod.Problem
 	for _, m := range mounts {
 		if !m.ReadOnly && v.PersistentVolumeClaim == nil { // a claim for reading only is mounted so
@@ -319,7 +319,7 @@ func (r *rule) root(hostPath string) (*root, string) {
 	return nearest, "no prefix of hostPaths contains it"
 }
 
-func (r *rule) judgeImages(spec *v1.PodSpec) []pod.Problem {
+func (r *rule) checkImages(spec *v1.PodSpec) []pod.Problem {
 	if r.images == nil {
 		return nil
 	}
@@ -350,7 +350,7 @@ func (r *rule) judgeImages(spec *v1.PodSpec) []pod.Problem {
 	return problems
 }
 
-// container has the judged fields of a container of any kind.
+// container has the checked fields of a container of any kind.
 type container struct {
 	path, image string
 	mounts      []v1.VolumeMount

@@ -55,7 +55,7 @@ type rule struct {
 	priority   *int64    // the highest there may be; nil: every one
 	objects    []string  // kinds of sources beside the pod's own
 
-	// Of Services. If they are nil, the level decides: see judgeService.
+	// Of Services. If they are nil, the level decides: see checkService.
 	nodePorts   *[]portRange
 	externalIPs *[]netip.Prefix
 	balancers   *bool

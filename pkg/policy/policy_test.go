@@ -50,8 +50,8 @@ func podOf(t testing.TB, text string) *pod.Spec {
 	return &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "file", Location: "/m", File: "/m/web.yaml", Line: 7}}
 }
 
-// judgedBy returns the judged version of one file from a source.
-func judgedBy(t testing.TB, p *policy.Policy, kind, location string, f source.File) source.File {
+// checkedBy returns the checked version of one file from a source.
+func checkedBy(t testing.TB, p *policy.Policy, kind, location string, f source.File) source.File {
 	t.Helper()
 	inner := &script{name: kind + ":" + location, words: []word{{snapshot: source.Snapshot{Revision: 1, Files: source.FilesOf(f)}}}}
 	for s, err := range policy.Source(inner, p, kind, location).Sets(t.Context()) {
@@ -68,7 +68,7 @@ func judgedBy(t testing.TB, p *policy.Policy, kind, location string, f source.Fi
 // every problem is complete.
 func refused(t testing.TB, p *policy.Policy, s *pod.Spec) []string {
 	t.Helper()
-	f := judgedBy(t, p, "file", "/m", source.File{File: s.Origin.File, Pods: []*pod.Spec{s}})
+	f := checkedBy(t, p, "file", "/m", source.File{File: s.Origin.File, Pods: []*pod.Spec{s}})
 	if rejected := len(f.Problems) > 0; rejected != (len(f.Pods) == 0) || rejected != slices.Equal(f.Broken, []pod.Key{s.Key}) || f.Incomplete {
 		t.Fatalf("%d pods, broken %v, incomplete %t with problems %q", len(f.Pods), f.Broken, f.Incomplete, f.Problems)
 	}
@@ -234,7 +234,7 @@ rules:
 			case c.want == "":
 				want = fmt.Sprintf("source policy has no rule for source %s %q, and no default", c.kind, c.location)
 			}
-			f := judgedBy(t, parsed(t, text), c.kind, c.location, source.File{File: "f", Pods: []*pod.Spec{s}})
+			f := checkedBy(t, parsed(t, text), c.kind, c.location, source.File{File: "f", Pods: []*pod.Spec{s}})
 			if len(f.Problems) != 1 || !strings.HasPrefix(f.Problems[0].Msg, want) || len(f.Pods) != 0 {
 				t.Errorf("%s %s: %q, want %s", c.kind, c.location, f.Problems, want)
 			}
@@ -290,14 +290,14 @@ func TestObjectsOfOtherNamespaces(t *testing.T) {
 	f := source.File{File: "f", Pods: []*pod.Spec{podOf(t, "spec: {}")}, Objects: []*pod.Object{
 		object(pod.KindSecret, "kube-system"), object(pod.KindConfigMap, "default"), object(pod.KindClaim, "kube-system"),
 	}}
-	got := judgedBy(t, edge(t, "namespaces: [default], images: []"), "file", "/m", f)
+	got := checkedBy(t, edge(t, "namespaces: [default], images: []"), "file", "/m", f)
 	if len(got.Pods) != 1 || len(got.Objects) != 1 || got.Objects[0] != f.Objects[1] || len(got.Broken) != 0 || len(got.Problems) != 2 {
 		t.Fatalf("%+v", got)
 	}
 	if p := got.Problems[0]; p.Place() != "f:3" || p.Path != "metadata.namespace" || !strings.Contains(p.Msg, `rule "edge" does not allow namespace "kube-system"`) {
 		t.Errorf("%+v", p)
 	}
-	got = judgedBy(t, parsed(t, "rules: [{name: a, sources: [{kind: http}]}]"), "file", "/m", f)
+	got = checkedBy(t, parsed(t, "rules: [{name: a, sources: [{kind: http}]}]"), "file", "/m", f)
 	if len(got.Pods)+len(got.Objects) != 0 || len(got.Problems) != 4 {
 		t.Errorf("without a rule: %+v", got)
 	}
@@ -311,10 +311,10 @@ func TestDeletedAPIPods(t *testing.T) {
 		podOf(t, `metadata: {deletionTimestamp: "2026-01-01T00:00:00Z"}`), podOf(t, "metadata: {name: stays}"),
 	}}
 	for kind, want := range map[string]int{"api": 1, "file": 0, "etcd": 0} {
-		if got := judgedBy(t, edge(t, "namespaces: []"), kind, "/x", f); len(got.Pods) != want || len(got.Problems) != 2-want {
+		if got := checkedBy(t, edge(t, "namespaces: []"), kind, "/x", f); len(got.Pods) != want || len(got.Problems) != 2-want {
 			t.Errorf("%s: %+v", kind, got)
 		}
-		if got := judgedBy(t, parsed(t, "rules: [{name: a, sources: [{kind: http}]}]"), kind, "/x", f); len(got.Pods) != want {
+		if got := checkedBy(t, parsed(t, "rules: [{name: a, sources: [{kind: http}]}]"), kind, "/x", f); len(got.Pods) != want {
 			t.Errorf("%s without a rule: %+v", kind, got)
 		}
 	}

@@ -31,7 +31,7 @@ var overridden = map[string]string{
 	"seccompprofile_baseline": "seccompprofile_restricted",
 }
 
-// TestPodSecurityConformance judges Kubernetes' own fixtures, of every level and
+// TestPodSecurityConformance checks Kubernetes' own fixtures, of every level and
 // version: each is rejected by its check, by name, or let through.
 func TestPodSecurityConformance(t *testing.T) {
 	t.Parallel()
@@ -144,7 +144,7 @@ func TestPolicy_VolumeWithTwoSources_IsRefused(t *testing.T) {
 	  containers: [{name: c, image: a, securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]}}`
 	for _, allow := range []string{"podSecurity: {level: restricted}", "podSecurity: {level: privileged}", "images: ['*']"} {
 		s := podOf(t, two)
-		f := judgedBy(t, edge(t, allow), "api", "/kubeconfig", source.File{File: "default/web", Pods: []*pod.Spec{s}})
+		f := checkedBy(t, edge(t, allow), "api", "/kubeconfig", source.File{File: "default/web", Pods: []*pod.Spec{s}})
 		if len(f.Pods) != 0 || len(f.Broken) != 1 || len(f.Problems) == 0 {
 			t.Errorf("%s: pods %v, problems %v", allow, f.Pods, f.Problems)
 		}
@@ -161,7 +161,7 @@ func TestJudge_CDIDevicesOfAManifest_NeedTheLevelPrivileged(t *testing.T) {
 	}{{"privileged", "file", true}, {"baseline", "file", false}, {"baseline", "api", true}} {
 		s := podOf(t, `{metadata: {annotations: {cdi.k8s.io/gpu: x.com/gpu=0}}, spec: {containers: [{name: c, image: a}]}}`)
 		s.Origin.Source = it.kind
-		f := judgedBy(t, edge(t, "podSecurity: {level: "+it.level+"}"), it.kind, "/m", source.File{File: "default/web", Pods: []*pod.Spec{s}})
+		f := checkedBy(t, edge(t, "podSecurity: {level: "+it.level+"}"), it.kind, "/m", source.File{File: "default/web", Pods: []*pod.Spec{s}})
 		if (len(f.Pods) == 1) != it.allowed || !it.allowed && !strings.Contains(f.Problems[0].Msg, "does not allow CDI devices") {
 			t.Errorf("%+v: pods %v, problems %v", it, f.Pods, f.Problems)
 		}

@@ -16,17 +16,17 @@ import (
 // portRange is a range of ports of the node, both ends included.
 type portRange struct{ first, last int }
 
-// judgeService returns a problem for each thing in a Service that the rule does not allow. Node ports
+// checkService returns a problem for each thing in a Service that the rule does not allow. Node ports
 // and external addresses take ports and addresses of the node, as host ports of pods do. So under a
 // Pod Security level that forbids host ports, none is allowed unless the rule lists it.
-func (r *rule) judgeService(o *pod.Object, s *v1.Service) []pod.Problem {
+func (r *rule) checkService(o *pod.Object, s *v1.Service) []pod.Problem {
 	open := r.level.Level == api.LevelPrivileged || anyOf(r.exempt, o.Namespace)
 	var problems []pod.Problem
 	if s.Spec.Type == v1.ServiceTypeNodePort || s.Spec.Type == v1.ServiceTypeLoadBalancer {
-		problems = r.judgeNodePorts(s, open)
+		problems = r.checkNodePorts(s, open)
 	}
 	if s.Spec.Type == v1.ServiceTypeLoadBalancer || len(s.Spec.ExternalIPs) > 0 {
-		problems = append(problems, r.judgePorts(s, open)...)
+		problems = append(problems, r.checkPorts(s, open)...)
 	}
 	external := r.externalIPs
 	if external == nil && !open {
@@ -47,8 +47,8 @@ func (r *rule) judgeService(o *pod.Object, s *v1.Service) []pod.Problem {
 	return problems
 }
 
-// judgeNodePorts judges the node ports of a Service. One that the node chooses may be any.
-func (r *rule) judgeNodePorts(s *v1.Service, open bool) []pod.Problem {
+// checkNodePorts checks the node ports of a Service. One that the node chooses may be any.
+func (r *rule) checkNodePorts(s *v1.Service, open bool) []pod.Problem {
 	ports := r.portsOfNode(open)
 	if ports == nil {
 		return nil
@@ -67,8 +67,8 @@ func (r *rule) judgeNodePorts(s *v1.Service, open bool) []pod.Problem {
 	return problems
 }
 
-// judgePorts judges the ports that a Service takes on external addresses.
-func (r *rule) judgePorts(s *v1.Service, open bool) []pod.Problem {
+// checkPorts checks the ports that a Service takes on external addresses.
+func (r *rule) checkPorts(s *v1.Service, open bool) []pod.Problem {
 	ports := r.portsOfNode(open)
 	if ports == nil {
 		return nil

@@ -19,31 +19,31 @@ import (
 // which source it is, the location of a path absolute.
 //
 // A pod that is not allowed is Broken, with a Problem for everything that its
-// rule does not allow; so is a workload, whose pod template is judged as a pod of
+// rule does not allow; so is a workload, whose pod template is checked as a pod of
 // its namespace and name. A config object in a namespace that is not allowed is left
 // out, with a Problem; so is a Service whose ports or addresses are not allowed. All else, errors included, is inner's, by pointer. A pod of
 // an API server that is being deleted is not changed: it has to stop.
 func Source(inner source.Source, p *Policy, kind, location string) source.Source {
-	return &policySource{judge: p.judge(kind, location), inner: inner}
+	return &policySource{checker: p.checker(kind, location), inner: inner}
 }
 
 // Check returns the problems of a pod under the policy, from any origin: a source, a set that an
 // earlier agent saved, or the record of a running pod. location is the location of the pod's
 // source, in the form of Source.
 func (p *Policy) Check(s *pod.Spec, location string) []pod.Problem {
-	return p.judge(s.Origin.Source, location).pod(s)
+	return p.checker(s.Origin.Source, location).pod(s)
 }
 
 // CheckObject is Check for a config object, a Service or a workload.
 func (p *Policy) CheckObject(o *pod.Object, location string) []pod.Problem {
-	return p.judge(o.Origin.Source, location).object(o)
+	return p.checker(o.Origin.Source, location).object(o)
 }
 
 // CheckPath returns the problems of a path of this node that a volume of the pod is about to mount:
 // its host path, or the path that its claim is bound to. If the path is the target of links, follow
 // resolves the links in a prefix; else it is nil.
 func (p *Policy) CheckPath(s *pod.Spec, location, volume string, at *v1.HostPathVolumeSource, follow func(prefix string) string) []pod.Problem {
-	j := p.judge(s.Origin.Source, location)
+	j := p.checker(s.Origin.Source, location)
 	i := slices.IndexFunc(s.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == volume })
 	switch {
 	case j.rule == nil:
@@ -59,16 +59,16 @@ func (p *Policy) CheckPath(s *pod.Spec, location, volume string, at *v1.HostPath
 		}
 		r.hostPaths = &roots
 	}
-	return placed(r.judgeHostPath(&s.Pod.Spec, i, at, mountsOf(&s.Pod.Spec)), s.Origin)
+	return placed(r.checkHostPath(&s.Pod.Spec, i, at, mountsOf(&s.Pod.Spec)), s.Origin)
 }
 
-// judge judges the pods and objects of one source.
-func (p *Policy) judge(kind, location string) *judge {
-	return &judge{policy: p, rule: p.rule(kind, location), kind: kind, location: location}
+// checker returns the checker of one source.
+func (p *Policy) checker(kind, location string) *checker {
+	return &checker{policy: p, rule: p.rule(kind, location), kind: kind, location: location}
 }
 
-// judge applies a rule to the content of one source.
-type judge struct {
+// checker applies a rule to the content of one source.
+type checker struct {
 	policy         *Policy
 	rule           *rule // nil: nothing is allowed
 	kind, location string
@@ -76,7 +76,7 @@ type judge struct {
 
 // policySource is a source whose pods and objects are checked against a rule.
 type policySource struct {
-	*judge
+	*checker
 	inner source.Source
 }
 
@@ -181,14 +181,14 @@ func keep[T any](all []T, allowed func(T) bool) []T {
 }
 
 // pod returns the problems of a pod.
-func (j *judge) pod(s *pod.Spec) []pod.Problem {
+func (j *checker) pod(s *pod.Spec) []pod.Problem {
 	var problems []pod.Problem
 	switch {
 	case j.kind == pod.SourceAPI && s.Pod.DeletionTimestamp != nil:
 	case j.rule == nil:
 		problems = j.noRule()
 	default:
-		problems = j.rule.judge(j.policy.security, s)
+		problems = j.rule.check(j.policy.security, s)
 	}
 	return placed(atMost(problems, "pod"), s.Origin)
 }
@@ -203,22 +203,22 @@ func atMost(problems []pod.Problem, noun string) []pod.Problem {
 
 // object returns a problem for each thing in a config object, a Service or a workload that is not
 // allowed.
-func (j *judge) object(o *pod.Object) []pod.Problem {
+func (j *checker) object(o *pod.Object) []pod.Problem {
 	if j.rule == nil {
 		return placed(j.noRule(), o.Origin)
 	}
-	problems := j.rule.judgeNamespace(o.Namespace)
+	problems := j.rule.checkNamespace(o.Namespace)
 	if s, is := o.Object.(*v1.Service); is {
-		problems = append(problems, j.rule.judgeService(o, s)...)
+		problems = append(problems, j.rule.checkService(o, s)...)
 	}
 	if template, at := o.Template(); template != nil {
-		problems = append(problems, j.rule.judgeTemplate(j.policy.security, o, template, at)...)
+		problems = append(problems, j.rule.checkTemplate(j.policy.security, o, template, at)...)
 	}
 	return placed(atMost(problems, o.Kind), o.Origin)
 }
 
 // noRule is the problem of all that comes from a source without a rule.
-func (j *judge) noRule() []pod.Problem {
+func (j *checker) noRule() []pod.Problem {
 	return []pod.Problem{{
 		Msg:  fmt.Sprintf("source policy has no rule for source %s %s, and no default", j.kind, quote(j.location)),
 		Hint: "write a rule in " + j.policy.file,

@@ -105,7 +105,7 @@ func TestErrorsPass(t *testing.T) {
 
 // TestStructureIsShared: over any sequence of readings, the result for a file equals
 // that of judging it alone; while nothing is refused the lists themselves pass, and an
-// unchanged file is never judged again.
+// unchanged file is never checked again.
 func TestStructureIsShared(t *testing.T) {
 	t.Parallel()
 	good, bad := podOf(t, "metadata: {namespace: default}"), podOf(t, "metadata: {namespace: evil}")
@@ -195,7 +195,7 @@ func renew(s *pod.Spec, name string, edit int) *pod.Spec {
 	return &own
 }
 
-// check compares a judged snapshot with its input.
+// check compares a checked snapshot with its input.
 func check(t *rapid.T, was, is source.Snapshot) (refusals bool) {
 	if is.Revision != was.Revision || !slices.Equal(is.Changed, was.Changed) || is.Files.Len() != was.Files.Len() {
 		t.Fatalf("revision %d with %d files, want %d with %d", is.Revision, is.Files.Len(), was.Revision, was.Files.Len())

@@ -39,11 +39,11 @@ func TestSource_TemplateThatTheRuleForbids_IsBroken(t *testing.T) {
 	const bad = `{containers: [{name: c, image: evil, securityContext: {privileged: true}}], volumes: [{name: v, hostPath: {path: /}}]}`
 	for _, kind := range pod.WorkloadKinds() {
 		good := workloadOf(t, kind, `{containers: [{name: c, image: r/c}], volumes: [{name: v}]}`)
-		if f := judgedBy(t, p, "file", "/m", source.File{File: "/m/web.yaml", Objects: []*pod.Object{good}}); len(f.Problems) > 0 || len(f.Objects) != 1 || f.Objects[0] != good {
+		if f := checkedBy(t, p, "file", "/m", source.File{File: "/m/web.yaml", Objects: []*pod.Object{good}}); len(f.Problems) > 0 || len(f.Objects) != 1 || f.Objects[0] != good {
 			t.Errorf("%s, allowed: %v", kind, f.Problems)
 		}
 		o := workloadOf(t, kind, bad)
-		f := judgedBy(t, p, "file", "/m", source.File{File: "/m/web.yaml", Objects: []*pod.Object{o, config(o.Origin)}})
+		f := checkedBy(t, p, "file", "/m", source.File{File: "/m/web.yaml", Objects: []*pod.Object{o, config(o.Origin)}})
 		if len(f.Objects) != 1 || f.Objects[0].Kind != pod.KindConfigMap || !slices.Equal(f.BrokenObjects, []pod.ObjectKey{o.ObjectKey()}) || f.Incomplete || len(f.Broken) > 0 {
 			t.Errorf("%s: objects %v, broken %v", kind, f.Objects, f.BrokenObjects)
 		}

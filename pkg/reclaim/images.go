@@ -166,8 +166,8 @@ func pullBlocker(i Image) string {
 	switch {
 	case i.Archive:
 		return "it came from an archive"
-	case i.Silent != "":
-		return "its registry " + i.Silent + " does not answer"
+	case i.UnresponsiveRegistry != "":
+		return "its registry " + i.UnresponsiveRegistry + " does not answer"
 	}
 	return ""
 }

@@ -59,7 +59,7 @@ func drawNode(t *rapid.T) Node {
 		case 3:
 			it.Archive = true
 		case 4:
-			it.Silent = "registry.example"
+			it.UnresponsiveRegistry = "registry.example"
 		}
 		n.Images = append(n.Images, it)
 	}
@@ -122,7 +122,9 @@ func removable(n Node, signal string) bool {
 		return false
 	}
 	kept := map[string]bool{}
-	gone := func(i Image) bool { return len(i.Users) == 0 && !i.Pinned && !i.Archive && i.Silent == "" }
+	gone := func(i Image) bool {
+		return len(i.Users) == 0 && !i.Pinned && !i.Archive && i.UnresponsiveRegistry == ""
+	}
 	for _, i := range n.Images {
 		for _, l := range i.Layers {
 			kept[l.ID] = kept[l.ID] || !gone(i)
@@ -152,7 +154,7 @@ func TestEvict_Laws(t *testing.T) {
 			switch s.Action {
 			case RemoveImage:
 				i := n.Images[slices.IndexFunc(n.Images, func(i Image) bool { return i.ID == s.ID })]
-				if len(i.Users) > 0 || i.Pinned || i.Archive || i.Silent != "" {
+				if len(i.Users) > 0 || i.Pinned || i.Archive || i.UnresponsiveRegistry != "" {
 					t.Fatalf("%s: it must stay", s)
 				}
 			case RemoveContainer:
@@ -239,7 +241,7 @@ func TestImages_Laws(t *testing.T) {
 		for at, s := range plan.Steps {
 			i := by[s.ID]
 			removed[s.ID] = true
-			if len(i.Users) > 0 || i.Pinned || i.Archive || i.Silent != "" || n.Now.Sub(i.FirstSeen) < policy.MinAge {
+			if len(i.Users) > 0 || i.Pinned || i.Archive || i.UnresponsiveRegistry != "" || n.Now.Sub(i.FirstSeen) < policy.MinAge {
 				t.Fatalf("%s: it must stay", s)
 			}
 			if at > 0 && byLastUse(by[plan.Steps[at-1].ID], i) > 0 {

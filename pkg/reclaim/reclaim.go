@@ -71,8 +71,8 @@ type Image struct {
 	Pinned bool // the runtime must keep it
 	// Archive says that it was imported from a file: possibly no registry has it.
 	Archive bool
-	// Silent is the registry that it came from, if that does not answer now.
-	Silent string
+	// UnresponsiveRegistry is the registry that it came from, if that does not answer now.
+	UnresponsiveRegistry string
 }
 
 // Layer is a part of an image that other images may share.

@@ -97,7 +97,7 @@ func TestImages_AboveHighThreshold_RemovesLeastRecentlyUsedDownToLow(t *testing.
 	archive := image("archive", 100*time.Hour)
 	archive.Archive = true
 	silent := image("silent", 100*time.Hour)
-	silent.Silent = "registry.example"
+	silent.UnresponsiveRegistry = "registry.example"
 	images := []Image{
 		image("hour", time.Hour), used(image("web", 200*time.Hour), "pod default/web"), image("day", 20*time.Hour), fresh,
 		image("never", 0), pinned, archive, silent, image("minute", time.Minute),

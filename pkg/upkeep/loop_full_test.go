@@ -202,7 +202,7 @@ func (s *scenario) add() {
 		case 3:
 			it.Archive = true
 		case 4:
-			it.Silent = "registry.example"
+			it.UnresponsiveRegistry = "registry.example"
 		}
 		s.node.Images = append(s.node.Images, it)
 	case 2, 3:

@@ -135,7 +135,7 @@ func has(i reclaim.Image, layer string) bool {
 
 // stays reports whether the agent must not remove an image by itself.
 func stays(i reclaim.Image) bool {
-	return len(i.Users) > 0 || i.Pinned || i.Archive || i.Silent != ""
+	return len(i.Users) > 0 || i.Pinned || i.Archive || i.UnresponsiveRegistry != ""
 }
 
 func (s *scenario) note(action reclaim.Action, id string) {

@@ -177,8 +177,8 @@ func (r *run) look(ctx context.Context) error {
 		return err
 	}
 	back := r.reader.IsSetBack(first.rv, r.seen, newest)
-	doubt := r.doubts(first)
-	if len(doubt) == 0 {
+	unconfirmed := r.unconfirmed(first)
+	if len(unconfirmed) == 0 {
 		r.replace(first, nil, r.flush)
 		r.watchFrom(first)
 		return nil
@@ -196,9 +196,9 @@ func (r *run) look(ctx context.Context) error {
 	case apiclient.Older(second.rv, first.rv):
 		return errBackInTime
 	}
-	gone := r.doubts(second)
+	gone := r.unconfirmed(second)
 	for file, uid := range gone {
-		if was, ok := doubt[file]; !ok || was != uid {
+		if was, ok := unconfirmed[file]; !ok || was != uid {
 			delete(gone, file)
 		}
 	}

@@ -74,37 +74,37 @@ func (p *pods) snapshot() source.Snapshot {
 	return p.set.Snapshot()
 }
 
-// wanted reports whether this node runs a pod. A mirror pod shows a pod of another layer
+// isDesired reports whether this node runs a pod. A mirror pod shows a pod of another layer
 // (C-1.4.1, C-1.12.2). A server without field selectors sends the pods of all nodes.
-func (p *pods) wanted(v *v1.Pod) bool {
+func (p *pods) isDesired(v *v1.Pod) bool {
 	_, mirror := v.Annotations[pod.AnnotationConfigMirror]
 	return !mirror && p.bound(v)
 }
 
-// doubts returns the pods that l would remove, by name of source.File: it lacks them, or
+// unconfirmed returns the pods that l would remove, by name of source.File: it lacks them, or
 // has them under another UID. The values are their UIDs here.
-func (p *pods) doubts(l podList) map[string]types.UID {
+func (p *pods) unconfirmed(l podList) map[string]types.UID {
 	there := make(map[string]types.UID, len(l.pods))
 	for _, v := range l.pods {
-		if p.wanted(v) {
+		if p.isDesired(v) {
 			there[p.file(pod.KeyOf(v))] = v.UID
 		}
 	}
-	doubt := map[string]types.UID{}
+	unconfirmed := map[string]types.UID{}
 	for file, is := range p.known {
 		if uid, ok := there[file]; !ok || uid != is.uid {
-			doubt[file] = is.uid
+			unconfirmed[file] = is.uid
 		}
 	}
-	return doubt
+	return unconfirmed
 }
 
-// replace makes the set that of l, except for pods in doubt that are not in gone: the watch
+// replace makes the set that of l, except for unconfirmed pods that are not in gone: the watch
 // shows whether they are deleted.
 func (p *pods) replace(l podList, gone map[string]types.UID, flush func()) {
 	clear(p.deleted)
-	doubt := p.doubts(l)
-	for file, uid := range doubt {
+	unconfirmed := p.unconfirmed(l)
+	for file, uid := range unconfirmed {
 		if _, ok := gone[file]; ok {
 			p.remove(file, uid)
 		} else {
@@ -113,7 +113,7 @@ func (p *pods) replace(l podList, gone map[string]types.UID, flush func()) {
 	}
 	for _, v := range l.pods {
 		file := p.file(pod.KeyOf(v))
-		if is, ok := p.known[file]; p.wanted(v) && (!ok || is.uid == v.UID) {
+		if is, ok := p.known[file]; p.isDesired(v) && (!ok || is.uid == v.UID) {
 			p.put(v, flush)
 		}
 	}
@@ -142,7 +142,7 @@ func (p *pods) take(e apiclient.Event, flush func()) {
 		old := dead || apiclient.Older(v.ResourceVersion, was.rv) || !known && apiclient.Older(v.ResourceVersion, p.seen)
 		switch {
 		case old:
-		case p.wanted(v):
+		case p.isDesired(v):
 			p.put(v, flush)
 		case known && was.uid == v.UID:
 			p.remove(file, v.UID)

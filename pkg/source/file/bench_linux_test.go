@@ -11,15 +11,15 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// settled is a look that has read n files whose stamps are old enough to be
+// settled is a scan that has read n files whose stamps are old enough to be
 // trusted.
-func settled(b *bench, n int) *look {
+func settled(b *bench, n int) *scan {
 	b.t.Helper()
 	for i := range n {
 		ok(b.t, os.WriteFile(b.path(fmt.Sprintf("%05d.yaml", i)), fmt.Appendf(nil, "pod p%d x\n", i), 0o600))
 	}
 	b.ages(fmt.Sprintf("%05d.yaml", n-1))
-	l := newLook(b.t.Context(), b.Source)
+	l := newScan(b.t.Context(), b.Source)
 	b.t.Cleanup(l.unwatch)
 	l.round()
 	l.set.Snapshot()
@@ -43,7 +43,7 @@ func spent(b *testing.B) time.Duration {
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
 }
 
-// BenchmarkRescan is a full look at files of which none has changed; the
+// BenchmarkRescan is a full scan of files of which none has changed; the
 // kubelet takes 127 ms for a thousand.
 func BenchmarkRescan(b *testing.B) {
 	for _, files := range []int{1000, 10_000} {

@@ -106,7 +106,7 @@ func (s *Source) Name() string { return "file:" + s.cfg.Path }
 // Sets implements source.Source. It never ends by itself.
 func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
-		l := newLook(ctx, s)
+		l := newScan(ctx, s)
 		defer l.unwatch()
 		for ctx.Err() == nil {
 			l.round()
@@ -119,7 +119,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 }
 
 // emit yields the changes of the last round, if any.
-func (l *look) emit(yield func(source.Snapshot, error) bool) bool {
+func (l *scan) emit(yield func(source.Snapshot, error) bool) bool {
 	switch {
 	case l.err != nil:
 		if l.lastError == l.err.Error() {
@@ -134,9 +134,9 @@ func (l *look) emit(yield func(source.Snapshot, error) bool) bool {
 	return yield(l.set.Snapshot(), nil)
 }
 
-// round does the work that is due: a full look, or a check of some files. These are the files that
+// round does the work that is due: a full scan, or a check of some files. These are the files that
 // events named, and those whose check was postponed.
-func (l *look) round() {
+func (l *scan) round() {
 	now := time.Now()
 	l.fresh = l.fresh[:0]
 	full := !now.Before(l.nextFull)
@@ -156,13 +156,13 @@ func (l *look) round() {
 }
 
 // hasWork reports whether at now there is a reason for a round.
-func (l *look) hasWork(now time.Time) bool {
+func (l *scan) hasWork(now time.Time) bool {
 	next, some := l.nextCheck()
 	return l.wantFull || len(l.dirty) > 0 || (some && !next.After(now) && l.err == nil && !l.withheld)
 }
 
 // wait returns when a round is due, when an event has come, or when ctx is done.
-func (l *look) wait() {
+func (l *scan) wait() {
 	for {
 		timer := time.NewTimer(time.Until(l.nextDue()))
 		var events <-chan event
@@ -186,7 +186,7 @@ func (l *look) wait() {
 
 // gather handles e and the events that follow within linger. It reports whether a round is
 // due now.
-func (l *look) gather(e event, events <-chan event) bool {
+func (l *scan) gather(e event, events <-chan event) bool {
 	l.handle(e)
 	timer := time.NewTimer(linger)
 	defer timer.Stop()
@@ -203,7 +203,7 @@ func (l *look) gather(e event, events <-chan event) bool {
 }
 
 // nextDue returns when the next round is due, if no further event comes.
-func (l *look) nextDue() time.Time {
+func (l *scan) nextDue() time.Time {
 	due := l.nextFull
 	if l.wantFull || len(l.dirty) > 0 {
 		due = earlier(due, l.budget.next())

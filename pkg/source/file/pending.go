@@ -20,7 +20,7 @@ type pending struct {
 }
 
 // checkPending checks again the pending files whose next check is due.
-func (l *look) checkPending() {
+func (l *scan) checkPending() {
 	now := time.Now()
 	var due []string
 	for path, p := range l.pending {
@@ -34,7 +34,7 @@ func (l *look) checkPending() {
 
 // nextCheck returns when the next check of a pending file is due; some is false when there is
 // none.
-func (l *look) nextCheck() (first time.Time, some bool) {
+func (l *scan) nextCheck() (first time.Time, some bool) {
 	for _, p := range l.pending {
 		if !some || p.next.Before(first) {
 			first, some = p.next, true
@@ -44,7 +44,7 @@ func (l *look) nextCheck() (first time.Time, some bool) {
 }
 
 // quietTime returns how long f must be unchanged before the source reads it.
-func (l *look) quietTime(f *opened) time.Duration {
+func (l *scan) quietTime(f *opened) time.Duration {
 	switch l.writerOf(f) {
 	case noWriter:
 		return 0
@@ -56,7 +56,7 @@ func (l *look) quietTime(f *opened) time.Duration {
 
 // quiet reports whether path has been in state id for as long as need. If not, it schedules
 // another check.
-func (l *look) quiet(path string, id identity, need time.Duration, now time.Time) bool {
+func (l *scan) quiet(path string, id identity, need time.Duration, now time.Time) bool {
 	p := l.undecided(path, id, now)
 	unchanged := max(now.Sub(p.since), id.age(now))
 	if unchanged >= need {
@@ -67,7 +67,7 @@ func (l *look) quiet(path string, id identity, need time.Duration, now time.Time
 }
 
 // undecided returns the pending state of path with the newest id, as of now.
-func (l *look) undecided(path string, id identity, now time.Time) *pending {
+func (l *scan) undecided(path string, id identity, now time.Time) *pending {
 	p := l.pending[path]
 	if p == nil {
 		p = &pending{first: now, since: now, id: id}
@@ -79,7 +79,7 @@ func (l *look) undecided(path string, id identity, now time.Time) *pending {
 
 // postpone schedules the next check of path: soon at first, then less often, and at the latest
 // after most.
-func (l *look) postpone(path string, p *pending, most time.Duration, now time.Time) {
+func (l *scan) postpone(path string, p *pending, most time.Duration, now time.Time) {
 	p.delay = backoff.Next(p.delay, 10*time.Millisecond, 250*time.Millisecond)
 	p.next = now.Add(min(p.delay, most))
 	l.pending[path] = p
@@ -89,7 +89,7 @@ func (l *look) postpone(path string, p *pending, most time.Duration, now time.Ti
 }
 
 // reportPending shows in the set that path is being written and that its previous reading stays.
-func (l *look) reportPending(path string, p *pending) {
+func (l *scan) reportPending(path string, p *pending) {
 	if p.reported {
 		return
 	}

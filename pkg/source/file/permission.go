@@ -48,7 +48,7 @@ func (c violation) at(file string, p Permissions) pod.Problem {
 
 // err returns c as an error of the whole source.
 func (c violation) err() error {
-	return &lookError{c.text + " (" + c.fix + "; " + insecureHint + ")", nil}
+	return &scanError{c.text + " (" + c.fix + "; " + insecureHint + ")", nil}
 }
 
 // of converts a violation of the directory path to one about a file in it.

@@ -368,7 +368,7 @@ func TestPermissionsBehindLinksAreLookedAtAgain(t *testing.T) {
 	}
 }
 
-// The source does not follow a directory below Path that becomes a link during the look. The
+// The source does not follow a directory below Path that becomes a link during the scan. The
 // owner of a directory in a sticky one could point such a link anywhere.
 func TestPermissionsBelowNoLinkIsFollowed(t *testing.T) {
 	t.Parallel()

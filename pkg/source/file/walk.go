@@ -13,18 +13,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// lookError is the reason why the source could not be read, as text for users.
-type lookError struct {
+// scanError is the reason why the source could not be read, as text for users.
+type scanError struct {
 	text  string
 	cause error
 }
 
-func (e *lookError) Error() string { return e.text }
-func (e *lookError) Unwrap() error { return e.cause }
+func (e *scanError) Error() string { return e.text }
+func (e *scanError) Unwrap() error { return e.cause }
 
-// full looks at all of Path: it renews the watches, lists the directories and checks every
+// full scans all of Path: it renews the watches, lists the directories and checks every
 // file. It opens only files whose identity changed.
-func (l *look) full() {
+func (l *scan) full() {
 	l.wantFull = false
 	clear(l.dirty)
 	l.withheld = false
@@ -58,7 +58,7 @@ func (l *look) full() {
 // awaitWriters waits, at most firstWait, for files that are being written while the source
 // starts. It reports those that are still pending then, so that their pods do not count as
 // removed.
-func (l *look) awaitWriters(start time.Time) {
+func (l *scan) awaitWriters(start time.Time) {
 	for len(l.pending) > 0 && time.Since(start) < firstWait {
 		next, _ := l.nextCheck()
 		timer := time.NewTimer(time.Until(earlier(next, start.Add(firstWait))))
@@ -76,12 +76,12 @@ func (l *look) awaitWriters(start time.Time) {
 	}
 }
 
-// folder is a directory that is read, as the last full look found it.
+// folder is a directory that is read, as the last full scan found it.
 type folder struct {
 	listed    bool // the source reads all of it; false if Path is a file in it
 	mount     uint64
 	violation violation
-	turn      uint64 // the full look that saw it last
+	turn      uint64 // the full scan that saw it last
 }
 
 // name is a name in a directory that is read.
@@ -89,25 +89,25 @@ type name struct {
 	path, base string
 	why        string // why the source skips such names; "" when it does not
 	candidate  bool   // the source checked it when it last saw it
-	turn       uint64 // the full look that saw it last
+	turn       uint64 // the full scan that saw it last
 }
 
-// walk looks at Path and all directories that the source reads there.
-func (l *look) walk() error {
+// walk scans Path and all directories that the source reads there.
+func (l *scan) walk() error {
 	l.turn++
 	l.openWatcher()
-	w := &walker{look: l, root: filepath.Clean(l.cfg.Path), skipped: make([]pod.Problem, 0, l.skips+1)}
+	w := &walker{scan: l, root: filepath.Clean(l.cfg.Path), skipped: make([]pod.Problem, 0, l.skips+1)}
 	if l.cfg.Permissions == Refuse && !knowsWriters {
-		return &lookError{"its permissions cannot be checked on " + runtime.GOOS + " (" + insecureHint + ")", nil}
+		return &scanError{"its permissions cannot be checked on " + runtime.GOOS + " (" + insecureHint + ")", nil}
 	}
 	var err error
 	switch st := l.stat(w.root); {
 	case st.kind == absent:
-		return &lookError{"does not exist", fs.ErrNotExist}
+		return &scanError{"does not exist", fs.ErrNotExist}
 	case errors.Is(st.err, fs.ErrNotExist):
-		return &lookError{st.problem.Msg, fs.ErrNotExist}
+		return &scanError{st.problem.Msg, fs.ErrNotExist}
 	case st.err != nil:
-		return &lookError{reason(st.err), st.err}
+		return &scanError{reason(st.err), st.err}
 	case st.kind == directory:
 		err = w.directory(w.root)
 	default:
@@ -128,7 +128,7 @@ func (l *look) walk() error {
 
 // dropUnseen notes as missing the files that the walk did not see. It drops their pending
 // states, and the names and folders that the walk did not see.
-func (l *look) dropUnseen() {
+func (l *scan) dropUnseen() {
 	seen := func(path string) bool {
 		n := l.names[path]
 		return n != nil && n.candidate && n.turn == l.turn
@@ -162,7 +162,7 @@ func (l *look) dropUnseen() {
 }
 
 type walker struct {
-	*look
+	*scan
 	root    string
 	skipped []pod.Problem
 }
@@ -172,7 +172,7 @@ func (w *walker) single() error {
 	at := filepath.Dir(w.root)
 	d, err := openDir(at, false)
 	if err != nil {
-		return &lookError{reason(err), err}
+		return &scanError{reason(err), err}
 	}
 	defer d.close()
 	f, bad, _, err := w.see(d)
@@ -195,7 +195,7 @@ func (w *walker) see(d *dir) (*folder, violation, uint64, error) {
 	w.cost.looked++
 	st, err := d.state()
 	if err != nil {
-		return nil, violation{}, 0, &lookError{reason(err), err}
+		return nil, violation{}, 0, &scanError{reason(err), err}
 	}
 	f := w.folders[d.path]
 	if f == nil {
@@ -246,7 +246,7 @@ func (w *walker) directory(path string) error {
 		if isAbsent(err) {
 			return nil
 		}
-		return &lookError{path + ": " + err.Error(), err}
+		return &scanError{path + ": " + err.Error(), err}
 	}
 	if watchErr != nil {
 		w.cannotWatch(watchErr)
@@ -265,7 +265,7 @@ func (w *walker) directory(path string) error {
 func (w *walker) list(path string) (below []string, err error) {
 	d, err := w.openDir(path, true)
 	if err != nil {
-		return nil, &lookError{reason(err), err}
+		return nil, &scanError{reason(err), err}
 	}
 	defer d.close()
 	f, bad, mount, err := w.see(d)
@@ -292,11 +292,11 @@ func (w *walker) list(path string) (below []string, err error) {
 	})
 	switch {
 	case err != nil:
-		return nil, &lookError{reason(err), err}
+		return nil, &scanError{reason(err), err}
 	case found > 0:
 		f.mount = mount
 	case f.mount != 0 && mount != 0 && mount != f.mount:
-		return nil, &lookError{"is empty and not on the file system it was read from; is it unmounted?", nil}
+		return nil, &scanError{"is empty and not on the file system it was read from; is it unmounted?", nil}
 	}
 	return below, nil
 }

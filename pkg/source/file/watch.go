@@ -31,8 +31,8 @@ type watcher interface {
 	close()
 }
 
-// fsWatcher is a watcher by inotify. Its channel out has capacity 0: pump sends, and the look
-// receives. While the look does not receive, the kernel's queue fills and overflows. An event
+// fsWatcher is a watcher by inotify. Its channel out has capacity 0: pump sends, and the scan
+// receives. While the scan does not receive, the kernel's queue fills and overflows. An event
 // with lost follows.
 type fsWatcher struct {
 	w    *fsnotify.Watcher
@@ -97,9 +97,9 @@ func (f *fsWatcher) pump() {
 }
 
 // openWatcher opens the watcher if there is none. If Path is a file, a link or missing, it
-// watches the directory above. It runs before the full look, so that no change is missed in
+// watches the directory above. It runs before the full scan, so that no change is missed in
 // between.
-func (l *look) openWatcher() {
+func (l *scan) openWatcher() {
 	if l.watch == nil {
 		w, err := l.newWatcher()
 		if err != nil {
@@ -125,7 +125,7 @@ func (l *look) openWatcher() {
 }
 
 // watchNearest watches the closest existing directory above path.
-func (l *look) watchNearest(path string) {
+func (l *scan) watchNearest(path string) {
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 		err := l.watchDir(dir)
 		if err == nil {
@@ -143,7 +143,7 @@ func (l *look) watchNearest(path string) {
 }
 
 // watchDir watches one directory, if there is a watcher.
-func (l *look) watchDir(dir string) error {
+func (l *scan) watchDir(dir string) error {
 	if l.watch == nil {
 		return nil
 	}
@@ -151,7 +151,7 @@ func (l *look) watchDir(dir string) error {
 }
 
 // cannotWatch makes the source poll, and logs each new reason once until watching works again.
-func (l *look) cannotWatch(err error) {
+func (l *scan) cannotWatch(err error) {
 	why := reason(err)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EMFILE) {
 		why = limitReached
@@ -165,7 +165,7 @@ func (l *look) cannotWatch(err error) {
 const limitReached = "a limit of inotify is reached"
 
 // noteWatching logs, after cannotWatch has logged a failure, that the source watches again.
-func (l *look) noteWatching() {
+func (l *scan) noteWatching() {
 	if l.unwatched == "" && l.warned != "" {
 		l.cfg.Log.Info("Watching manifests again", "path", l.cfg.Path)
 		l.warned = ""
@@ -173,7 +173,7 @@ func (l *look) noteWatching() {
 }
 
 // polled returns the notice that changes are found by polling only.
-func (l *look) polled() []pod.Problem {
+func (l *scan) polled() []pod.Problem {
 	if l.unwatched == "" {
 		return nil
 	}
@@ -184,8 +184,8 @@ func (l *look) polled() []pod.Problem {
 	return []pod.Problem{p}
 }
 
-// missed requests a full look, because events were lost.
-func (l *look) missed() {
+// missed requests a full scan, because events were lost.
+func (l *scan) missed() {
 	l.wantFull = true
 	if !l.overflown {
 		l.overflown = true
@@ -193,14 +193,14 @@ func (l *look) missed() {
 	}
 }
 
-func (l *look) unwatch() {
+func (l *scan) unwatch() {
 	if l.watch != nil {
 		l.watch.close()
 	}
 }
 
-// handle notes the file to check, or requests a full look, as an event requires.
-func (l *look) handle(e event) {
+// handle notes the file to check, or requests a full scan, as an event requires.
+func (l *scan) handle(e event) {
 	dir, base := filepath.Split(e.name)
 	dir = filepath.Clean(dir)
 	folder := l.folders[dir]
@@ -226,7 +226,7 @@ func (l *look) handle(e event) {
 
 // concerns reports whether name is Path, the target of its links, or a directory above one of
 // them.
-func (l *look) concerns(name string) bool {
+func (l *scan) concerns(name string) bool {
 	for target := range l.targets {
 		if target == name || strings.HasPrefix(target, name+string(filepath.Separator)) {
 			return true

@@ -202,7 +202,7 @@ func TestF47_TouchStormIsCoalesced(t *testing.T) {
 	}
 	took := time.Since(start)
 	if most := burst + 1 + int64(took/spacing); b.opened.Load() > most {
-		t.Errorf("%d looks at %d touches in %v, want at most %d", b.opened.Load(), touches, took, most)
+		t.Errorf("%d scans at %d touches in %v, want at most %d", b.opened.Load(), touches, took, most)
 	}
 	b.put("new.yaml", "pod two x\n")
 	w := l.Set()
@@ -214,7 +214,7 @@ func TestF47_TouchStormIsCoalesced(t *testing.T) {
 	if n := b.parsed.Load(); n != 1 {
 		t.Errorf("parsed %d times: unchanged bytes are not parsed again", n)
 	}
-	t.Logf("%d touches in %v: %d looks", touches, took, b.opened.Load())
+	t.Logf("%d touches in %v: %d scans", touches, took, b.opened.Load())
 }
 
 // With ten thousand files one event reads one and looks at few names.
@@ -226,7 +226,7 @@ func TestF48_OneChangeOfTenThousandCostsOne(t *testing.T) {
 	b := inMemory(t)
 	l := settled(b, many)
 	if l.err != nil || l.cost.read != many {
-		t.Fatalf("error %v, cost of the first look %+v", l.err, l.cost)
+		t.Fatalf("error %v, cost of the first scan %+v", l.err, l.cost)
 	}
 	event := func(op fsnotify.Op, name string) (cost, source.Snapshot) {
 		l.cost, l.budget = cost{}, budget{}
@@ -254,7 +254,7 @@ func TestF48_OneChangeOfTenThousandCostsOne(t *testing.T) {
 	if c, s = event(fsnotify.Chmod, "00001.yaml"); c.listed+c.opened+c.read != 0 || c.looked > 2 || len(s.Changed) != 0 {
 		t.Errorf("nothing at all cost %+v and changed %v", c, s.Changed)
 	}
-	// And all of them unchanged: one listing, one look each, and only files too new to
+	// And all of them unchanged: one listing, one scan each, and only files too new to
 	// be trusted are opened.
 	l.cost = cost{}
 	l.full()
@@ -284,10 +284,10 @@ func TestF48_OneChangeReadsOneFile(t *testing.T) {
 	}
 }
 
-// looks counts the lines of a debug log, one a full look.
-type looks struct{ atomic.Int64 }
+// scans counts the lines of a debug log, one a full scan.
+type scans struct{ atomic.Int64 }
 
-func (l *looks) Write(line []byte) (int, error) {
+func (l *scans) Write(line []byte) (int, error) {
 	l.Add(1)
 	return len(line), nil
 }
@@ -296,7 +296,7 @@ func (l *looks) Write(line []byte) (int, error) {
 func TestSkipsAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	var looked looks
+	var looked scans
 	b.cfg.Log = slog.New(slog.NewTextHandler(&looked, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	b.cfg.CheckFrequency = time.Millisecond
 	b.put("web.yaml", "pod one x")
@@ -347,16 +347,16 @@ func TestBudgetIsABurstThenTenASecond(t *testing.T) {
 		now = now.Add(time.Millisecond)
 	}
 	if taken != burst+9 {
-		t.Errorf("%d looks in a second, want %d", taken, burst+9)
+		t.Errorf("%d scans in a second, want %d", taken, burst+9)
 	}
 	now = now.Add(time.Minute)
 	for n := range burst {
 		if !b.take(now) {
-			t.Errorf("look %d of a burst after a pause is refused", n)
+			t.Errorf("scan %d of a burst after a pause is refused", n)
 		}
 	}
 	if b.take(now) || b.next() != now.Add(spacing) {
-		t.Errorf("after the burst the next look is at %v, want %v", b.next(), now.Add(spacing))
+		t.Errorf("after the burst the next scan is at %v, want %v", b.next(), now.Add(spacing))
 	}
 }
 

@@ -92,7 +92,7 @@ func (b *bench) lookedAgain(n int64) {
 	wait.True(b.t, "looked again", func() bool { return b.opened.Load() >= want })
 }
 
-// openFile opens path as a look does.
+// openFile opens path as a scan does.
 func openFile(t testing.TB, path string) (*opened, *pod.Problem) {
 	t.Helper()
 	d, err := openDir(filepath.Dir(path), false)
@@ -287,7 +287,7 @@ func TestF42_UnmountedIsAnError(t *testing.T) {
 	b.put("web.yaml", "pod one x\n")
 	l := sourcetest.Listen(t, b)
 	first := l.Set()
-	// A look after umount: another file system, no files.
+	// A scan after umount: another file system, no files.
 	mount.Store(3)
 	ok(t, os.Rename(b.path("web.yaml"), b.path(".kept")))
 	if err := l.Error(); !strings.Contains(err.Error(), "unmounted") {

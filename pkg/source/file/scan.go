@@ -13,9 +13,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// look is the state of one run of Sets. A full look at Path lists its directories and checks all
+// scan is the state of one run of Sets. A full scan of Path lists its directories and checks all
 // of its files.
-type look struct {
+type scan struct {
 	*Source
 	ctx context.Context
 
@@ -29,8 +29,8 @@ type look struct {
 
 	names    map[string]*name   // the content of the directories, by path
 	folders  map[string]*folder // by path, the directories that are read
-	turn     uint64             // counts full looks
-	skips    int                // how many names the last full look skipped
+	turn     uint64             // counts full scans
+	skips    int                // how many names the last full scan skipped
 	buf, key []byte             // buffers for listing
 	cost     cost
 
@@ -46,7 +46,7 @@ type look struct {
 	warned    string // the last warning about that
 	overflown bool   // the loss of events was logged
 
-	err       error     // why the last full look failed
+	err       error     // why the last full scan failed
 	lastError string    // the error last yielded, "" after a set
 	yielded   bool      // a set was yielded
 	withheld  bool      // Path is missing, but not for long enough to report it
@@ -67,22 +67,22 @@ type entry struct {
 	violation violation // the last violation of its permissions
 }
 
-func newLook(ctx context.Context, s *Source) *look {
-	return &look{
+func newScan(ctx context.Context, s *Source) *scan {
+	return &scan{
 		Source: s, ctx: ctx,
 		entries: map[string]*entry{}, pending: map[string]*pending{}, gone: map[string]time.Time{},
 		names: map[string]*name{}, folders: map[string]*folder{}, buf: make([]byte, 32<<10), parents: map[string]bool{}, targets: map[string]bool{}, dirty: map[string]bool{},
 	}
 }
 
-func (l *look) checkDirty() {
+func (l *scan) checkDirty() {
 	names := slices.Sorted(maps.Keys(l.dirty))
 	clear(l.dirty)
 	l.checkAll(names)
 }
 
 // checkGone removes the files that have been away for long enough.
-func (l *look) checkGone() {
+func (l *scan) checkGone() {
 	if len(l.gone) == 0 {
 		return
 	}
@@ -102,7 +102,7 @@ func (l *look) checkGone() {
 // removes files one after the other. So all of them wait until the last one has been away for
 // vanishHold, but at most twice vanishHold after the first one. Otherwise several sets would
 // remove their pods, which would not stop in the order of their dependencies.
-func (l *look) goneDue(now time.Time) []string {
+func (l *scan) goneDue(now time.Time) []string {
 	if at, some := l.goneAt(); !some || at.After(now) {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (l *look) goneDue(now time.Time) []string {
 }
 
 // goneAt returns when the files that are away are due; some is false when there are none.
-func (l *look) goneAt() (at time.Time, some bool) {
+func (l *scan) goneAt() (at time.Time, some bool) {
 	var first, last time.Time
 	for _, since := range l.gone {
 		if !some || since.Before(first) {
@@ -133,7 +133,7 @@ func (l *look) goneAt() (at time.Time, some bool) {
 
 // checkAll brings the readings of the files at paths up to date. paths is sorted, and checkAll
 // looks up the files of one directory through one descriptor of it.
-func (l *look) checkAll(paths []string) {
+func (l *scan) checkAll(paths []string) {
 	var d *dir
 	var bad violation
 	var err error
@@ -164,8 +164,8 @@ func (l *look) checkAll(paths []string) {
 }
 
 // enter opens the directory path to look up names in it. If it returns neither an error
-// nor a directory, a full look is needed.
-func (l *look) enter(path string) (*dir, violation, error) {
+// nor a directory, a full scan is needed.
+func (l *scan) enter(path string) (*dir, violation, error) {
 	d, err := l.openDir(path, false)
 	if err != nil {
 		return nil, violation{}, err
@@ -184,14 +184,14 @@ func (l *look) enter(path string) (*dir, violation, error) {
 
 // openDir opens a directory that the source reads. Path may be a link to one. Directories
 // below it are not links when they are found; openDir does not follow one that becomes a link.
-func (l *look) openDir(path string, list bool) (*dir, error) {
+func (l *scan) openDir(path string, list bool) (*dir, error) {
 	if root := filepath.Clean(l.cfg.Path); len(path) > len(root) && strings.HasPrefix(path, root) {
 		return openBelow(path, list)
 	}
 	return openDir(path, list)
 }
 
-func (l *look) stat(path string) state {
+func (l *scan) stat(path string) state {
 	l.cost.looked++
 	return statPath(path)
 }
@@ -209,7 +209,7 @@ func (l *look) stat(path string) state {
 //	has the bytes last read           | none
 //	is broken, or loses pods          | accepted once unchanged for worseHold
 //	else                              | accepted
-func (l *look) check(d *dir, base, path string, st state, bad violation) {
+func (l *scan) check(d *dir, base, path string, st state, bad violation) {
 	if !bad.none() && l.cfg.Permissions == Refuse {
 		l.putUntrusted(path, st, bad.of(d.path))
 		return
@@ -227,7 +227,7 @@ func (l *look) check(d *dir, base, path string, st state, bad violation) {
 		l.vanish(path, now)
 		return
 	case directory:
-		// Only a full look can report on a directory.
+		// Only a full scan can report on a directory.
 		l.vanish(path, now)
 		l.wantFull = true
 		return
@@ -262,7 +262,7 @@ func (l *look) check(d *dir, base, path string, st state, bad violation) {
 
 // putUntrusted notes a problem for a file in a directory that is not trusted. A file of the set
 // stays in it even if the directory shows that the file is missing.
-func (l *look) putUntrusted(path string, st state, bad violation) {
+func (l *scan) putUntrusted(path string, st state, bad violation) {
 	delete(l.gone, path)
 	delete(l.pending, path)
 	if st.kind == absent && !l.set.Has(path) {
@@ -274,7 +274,7 @@ func (l *look) putUntrusted(path string, st state, bad violation) {
 
 // read accepts the content of f, or keeps the previous reading for now. c is the violation of
 // its permissions.
-func (l *look) read(f *opened, c violation, now time.Time) {
+func (l *scan) read(f *opened, c violation, now time.Time) {
 	path := f.path
 	if !l.quiet(path, f.id, l.quietTime(f), now) {
 		return
@@ -306,20 +306,20 @@ func (l *look) read(f *opened, c violation, now time.Time) {
 	l.set.Put(reading, notices)
 }
 
-func (l *look) accept(path string, e *entry) {
+func (l *scan) accept(path string, e *entry) {
 	l.entries[path] = e
 	l.fresh = append(l.fresh, path)
 	delete(l.pending, path)
 }
 
-func (l *look) parse(data []byte, path string) (source.File, []pod.Problem) {
+func (l *scan) parse(data []byte, path string) (source.File, []pod.Problem) {
 	reading, notices := l.cfg.Parse(data, path)
 	reading.File = path
 	return reading, notices
 }
 
 // refuse notes that path exists but cannot be read.
-func (l *look) refuse(path string, id identity, problem *pod.Problem, now time.Time) {
+func (l *scan) refuse(path string, id identity, problem *pod.Problem, now time.Time) {
 	if !l.quiet(path, id, l.badNews, now) {
 		return
 	}
@@ -330,7 +330,7 @@ func (l *look) refuse(path string, id identity, problem *pod.Problem, now time.T
 }
 
 // vanish notes that path is missing; checkGone removes it later.
-func (l *look) vanish(path string, now time.Time) {
+func (l *scan) vanish(path string, now time.Time) {
 	delete(l.pending, path)
 	if !l.set.Has(path) {
 		return
@@ -343,7 +343,7 @@ func (l *look) vanish(path string, now time.Time) {
 	}
 }
 
-func (l *look) drop(path string) {
+func (l *scan) drop(path string) {
 	delete(l.gone, path)
 	delete(l.entries, path)
 	l.set.Remove(path)
@@ -352,7 +352,7 @@ func (l *look) drop(path string) {
 // dropMoved removes missing files at once if this round has read their inodes under other
 // names. Such a file was renamed, and the set must not have its pods twice. Where the system
 // provides no inode, dropMoved compares the content.
-func (l *look) dropMoved() {
+func (l *scan) dropMoved() {
 	if len(l.gone) == 0 || len(l.fresh) == 0 {
 		return
 	}

@@ -23,7 +23,7 @@ func TestGoneDue_FilesRemovedOneAfterTheOther_GoTogether(t *testing.T) {
 		"three, the last first":  {[]int{90, 40, 0}, 190, []string{"a", "b", "c"}},
 		"more come all the time": {[]int{0, 50, 99, 101, 190}, 200, []string{"a", "b", "c"}},
 	} {
-		l := newLook(t.Context(), New(Config{Path: "/m"}))
+		l := newScan(t.Context(), New(Config{Path: "/m"}))
 		for i, since := range c.since {
 			l.gone[string(rune('a'+i))] = ms(since)
 		}
@@ -35,7 +35,7 @@ func TestGoneDue_FilesRemovedOneAfterTheOther_GoTogether(t *testing.T) {
 		}
 		l.wantFull, l.nextFull = false, ms(100_000)
 		if due := l.nextDue(); !due.Equal(ms(c.at)) {
-			t.Errorf("%s: the next look is at %v, want %d ms", name, due.Sub(begin), c.at)
+			t.Errorf("%s: the next scan is at %v, want %d ms", name, due.Sub(begin), c.at)
 		}
 	}
 }

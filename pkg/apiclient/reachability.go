@@ -2,23 +2,23 @@ package apiclient
 
 import "sync"
 
-// reach notices that the server answers again after it could not be reached. The zero value
+// reachability notices that the server answers again after it could not be reached. The zero value
 // knows of no failure. Many goroutines may use it.
-type reach struct {
+type reachability struct {
 	mu       sync.Mutex
 	lost     bool          // a request got no response, and none was answered since
 	returned chan struct{} // closed by the next answered; nil until it is asked for
 }
 
 // failed notes a request that got no response.
-func (r *reach) failed() {
+func (r *reachability) failed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lost = true
 }
 
 // answered notes a request that got a response without an error.
-func (r *reach) answered() {
+func (r *reachability) answered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.lost && r.returned != nil {
@@ -31,7 +31,7 @@ func (r *reach) answered() {
 // Returned returns a channel that is closed when the server answers a request without an error
 // after one that got no response.
 func (c *Client) Returned() <-chan struct{} {
-	r := &c.reach
+	r := &c.reachability
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.returned == nil {
