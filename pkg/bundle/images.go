@@ -151,8 +151,8 @@ func (m *Images) wait(ctx context.Context, w *fsnotify.Watcher, limit time.Durat
 	}
 }
 
-// pass imports new archives. again is when to look next because a file was being written or
-// the runtime did not answer, 0 for no early look.
+// pass imports new archives. again is when to read again because a file was being written or
+// the runtime did not answer; 0: no early read.
 func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 	found, err := m.scan()
 	if err != nil {
@@ -323,16 +323,16 @@ func (m *Images) scan() (map[string]archived, error) {
 		if stem(e.Name()) == "" {
 			continue
 		}
-		if a, ok := m.look(e.Name()); ok {
+		if a, ok := m.archiveState(e.Name()); ok {
 			found[e.Name()] = a
 		}
 	}
 	return found, nil
 }
 
-// look returns the present state of a file; false if it is missing or is one that could
+// archiveState returns the present state of a file; false if it is missing or is one that could
 // block an open, like a FIFO.
-func (m *Images) look(name string) (archived, bool) {
+func (m *Images) archiveState(name string) (archived, bool) {
 	var st unix.Stat_t
 	if unix.Stat(filepath.Join(m.dir, name), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return archived{}, false
@@ -347,7 +347,7 @@ func archiveOf(st *unix.Stat_t) archived {
 
 // still reports whether a file has not changed.
 func (m *Images) still(name string, was archived) bool {
-	now, ok := m.look(name)
+	now, ok := m.archiveState(name)
 	return ok && now.same(was)
 }
 

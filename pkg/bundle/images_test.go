@@ -106,7 +106,7 @@ func TestTake_ArchiveExchangedAfterTheLook_IsRefused(t *testing.T) {
 			path := filepath.Join(dir, "a.tar")
 			old(t, path)
 			m := NewImages(ImagesConfig{Dir: dir, Endpoint: "/nowhere", Memory: filepath.Join(dir, "memory")})
-			seen, ok := m.look("a.tar")
+			seen, ok := m.archiveState("a.tar")
 			if !ok {
 				t.Fatal("the archive is not there")
 			}
@@ -136,7 +136,7 @@ func TestImport_OwnerHoldsALease_IsTriedAgain(t *testing.T) {
 	if _, err := unix.FcntlInt(owners.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		t.Fatal(err)
 	}
-	seen, _ := m.look("a.tar")
+	seen, _ := m.archiveState("a.tar")
 	if err := m.importOne(t.Context(), nil, "a.tar", seen); !errors.Is(err, unix.EWOULDBLOCK) {
 		t.Errorf("take: %v, want %v", err, unix.EWOULDBLOCK)
 	}

@@ -223,7 +223,7 @@ type seen struct {
 	Ctime int64
 }
 
-func look(name string) (seen, error) {
+func statFile(name string) (seen, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(name, &st); err != nil {
 		return seen{}, err
@@ -235,7 +235,7 @@ func look(name string) (seen, error) {
 func mark(dir string, m Manifest) error {
 	marks := map[string]seen{}
 	for _, f := range m.Files {
-		s, err := look(filepath.Join(dir, f.Path))
+		s, err := statFile(filepath.Join(dir, f.Path))
 		if err != nil {
 			return err
 		}
@@ -257,7 +257,7 @@ func intact(dir string, m Manifest) bool {
 	}
 	reread := false
 	for _, f := range m.Files {
-		now, err := look(filepath.Join(dir, f.Path))
+		now, err := statFile(filepath.Join(dir, f.Path))
 		if err != nil {
 			return false
 		}

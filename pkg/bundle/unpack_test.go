@@ -108,14 +108,14 @@ func TestUnpackAgainWritesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := look(filepath.Join(bin, "containerd"))
+	before, err := statFile(filepath.Join(bin, "containerd"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := unpack(bytes.NewReader(packed(t, nil)), dir); err != nil {
 		t.Fatal(err)
 	}
-	if after, err := look(filepath.Join(bin, "containerd")); err != nil || after != before {
+	if after, err := statFile(filepath.Join(bin, "containerd")); err != nil || after != before {
 		t.Errorf("containerd was %+v, is %+v (%v)", before, after, err)
 	}
 }

@@ -99,7 +99,7 @@ func (c *Cgroups) tree(systemd bool) (*tree, error) {
 	t := &tree{host: h, systemd: systemd, root: root, pods: map[string]member{}}
 	for _, class := range classes() {
 		for _, dir := range h.dirs(t.tier(class).path(systemd)) {
-			if err := c.look(t, class, dir); err != nil {
+			if err := c.addPods(t, class, dir); err != nil {
 				return nil, err
 			}
 		}
@@ -108,8 +108,8 @@ func (c *Cgroups) tree(systemd bool) (*tree, error) {
 	return t, nil
 }
 
-// look adds our pods in one directory of a tier.
-func (c *Cgroups) look(t *tree, class v1.PodQOSClass, dir string) error {
+// addPods adds our pods in one directory of a tier.
+func (c *Cgroups) addPods(t *tree, class v1.PodQOSClass, dir string) error {
 	children, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -16,7 +16,7 @@ import (
 
 // lists reads sandboxes and containers, sandboxes first. A sandbox created between the
 // calls is then named by its containers, and read by its ID. In the other order it would
-// look empty.
+// readPods empty.
 func (r *Runtime) lists(ctx context.Context, sel map[string]string) ([]*runtimeapi.PodSandbox, []*runtimeapi.Container, error) {
 	boxFilter := &runtimeapi.PodSandboxFilter{LabelSelector: sel}
 	a, err := read(ctx, r, "ListPodSandbox", r.rt.ListPodSandbox, &runtimeapi.ListPodSandboxRequest{Filter: boxFilter})

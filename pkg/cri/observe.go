@@ -14,14 +14,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// readers limits the concurrent status calls of one look.
+// readers limits the concurrent status calls of one read.
 const readers = 4
 
 // Pods returns every pod that carries our node's label, ordered by key, read now. If some
 // statuses cannot be read, it returns the pods it could read in full together with the
 // error; nil pods with an error mean that the lists failed.
 func (r *Runtime) Pods(ctx context.Context) ([]pod.Actual, error) {
-	found, err := r.look(ctx, r.selector())
+	found, err := r.readPods(ctx, r.selector())
 	if found == nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (r *Runtime) Pods(ctx context.Context) ([]pod.Actual, error) {
 func (r *Runtime) Pod(ctx context.Context, key pod.Key) (pod.Actual, error) {
 	sel := r.selector()
 	sel[pod.LabelPodNamespace], sel[pod.LabelPodName] = key.Namespace, key.Name
-	found, err := r.look(ctx, sel)
+	found, err := r.readPods(ctx, sel)
 	if err != nil {
 		return pod.Actual{Key: key}, err
 	}
@@ -141,12 +141,12 @@ func keyOfLabels(l map[string]string) pod.Key {
 	return pod.Key{Namespace: l[pod.LabelPodNamespace], Name: l[pod.LabelPodName]}
 }
 
-// look lists the objects that sel selects, and reads the status of each, since the lists lack
+// readPods lists the objects that sel selects, and reads the status of each, since the lists lack
 // addresses, times and exit codes. Entries that vanish between list and status are left out. A pod
 // with an unreadable entry is left out whole and named in the error, because half a pod would be
 // taken for the whole. For the same reason a sandbox that only a container names is read too, and a
 // sandbox without containers is believed only after a second list (F26).
-func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]shown, error) {
+func (r *Runtime) readPods(ctx context.Context, sel map[string]string) (map[pod.Key]shown, error) {
 	boxes, containers, err := r.lists(ctx, sel)
 	if err == nil && hollow(boxes, containers, time.Now()) {
 		boxes, containers, err = r.lists(ctx, sel)

@@ -107,17 +107,17 @@ type containerRun struct {
 	state pod.ContainerState
 }
 
-// observe stores the result of a read.
-func (w *worker) observe(have pod.Actual) {
+// storeObservation stores the result of a read.
+func (w *worker) storeObservation(have pod.Actual) {
 	w.last = observation{looked: true, empty: have.Empty(), uid: have.UID, runs: podview.Running(have) || podview.MayRun(have), grace: podview.Grace(w.rec.Want, nil, have), containers: make(map[string]containerRun, len(have.Containers))}
 	for name, c := range have.Containers {
 		w.last.containers[name] = containerRun{c.ID, c.State}
 	}
 }
 
-// look reads the pod. If ok is false, the worker has to read again; if over is true, it has to
+// observe reads the pod. If ok is false, the worker has to read again; if over is true, it has to
 // return.
-func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
+func (w *worker) observe(ctx context.Context) (have pod.Actual, ok, over bool) {
 	have, err := w.env.runtime.Pod(ctx, w.key)
 	if ctx.Err() == nil {
 		w.reportUnread(err)
@@ -140,7 +140,7 @@ func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 		return have, false, !w.pause(ctx, emptyPause)
 	}
 	w.rec.catchUp(have)
-	w.observe(have)
+	w.storeObservation(have)
 	w.acknowledge()
 	w.noteHalt()
 	return have, true, false
@@ -149,7 +149,7 @@ func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 func (w *worker) run(ctx context.Context) {
 	w.rec.loaded = false
 	for ctx.Err() == nil {
-		have, ok, over := w.look(ctx)
+		have, ok, over := w.observe(ctx)
 		if over {
 			return
 		}

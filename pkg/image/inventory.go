@@ -160,10 +160,11 @@ func (v *Inventory) report(err error) {
 func (v *Inventory) Observe(ctx context.Context) (n reclaim.Node, complete bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.look(ctx)
+	return v.observeLocked(ctx)
 }
 
-func (v *Inventory) look(ctx context.Context) (n reclaim.Node, complete bool, err error) {
+// observeLocked is Observe. The caller holds the lock.
+func (v *Inventory) observeLocked(ctx context.Context) (n reclaim.Node, complete bool, err error) {
 	listed, err := v.cfg.Runtime.Images(ctx)
 	if err != nil {
 		return n, false, fmt.Errorf("list images: %w", err)
@@ -322,7 +323,7 @@ func (v *Inventory) Collect(ctx context.Context) error {
 // silent; if answered is nil, all registries count as answering.
 func (v *Inventory) plan(ctx context.Context, answered map[string]bool) (n reclaim.Node, plan reclaim.ImagePlan, err error) {
 	began := time.Now()
-	n, complete, err := v.look(ctx)
+	n, complete, err := v.observeLocked(ctx)
 	switch {
 	case err != nil:
 		return n, plan, err
@@ -357,7 +358,7 @@ func (v *Inventory) plan(ctx context.Context, answered map[string]bool) (n recla
 func (v *Inventory) Prune(ctx context.Context, dry bool) (reclaim.ImagePlan, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	n, complete, err := v.look(ctx)
+	n, complete, err := v.observeLocked(ctx)
 	if err != nil {
 		return reclaim.ImagePlan{}, err
 	}
@@ -398,7 +399,7 @@ func (e *NotRemovedError) Error() string {
 func (v *Inventory) Remove(ctx context.Context, name string) ([]string, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	n, complete, err := v.look(ctx)
+	n, complete, err := v.observeLocked(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ func (v *Inventory) lookComplete(ctx context.Context) (reclaim.Node, error) {
 func (v *Inventory) Reclaim(ctx context.Context, steps []reclaim.Step) (done []reclaim.Step, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	n, complete, err := v.look(ctx)
+	n, complete, err := v.observeLocked(ctx)
 	if err != nil {
 		return nil, err
 	}

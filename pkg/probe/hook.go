@@ -85,7 +85,7 @@ func (p *Prober) callHook(ctx context.Context, r pod.HookRequest) error {
 	case invalidHeader(err):
 		return errHeader
 	case err != nil:
-		return errors.New(httpFailure(err, "in time"))
+		return errors.New(httpErrorText(err, "in time"))
 	}
 	defer resp.Body.Close()
 	// A server may send its answer while it works, and stop when the client closes: read up

@@ -52,7 +52,7 @@ func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.D
 	// Read the body up to the limit, so that a server that breaks off fails the probe.
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return &pod.ProbeFailure{Message: httpFailure(err, within(timeout))}
+		return &pod.ProbeFailure{Message: httpErrorText(err, within(timeout))}
 	}
 	if resp.StatusCode >= 300 { // sameHost did not follow it
 		return &pod.ProbeWarning{Message: "Probe terminated redirects, Response body: " + sanitized(body)}
@@ -149,9 +149,9 @@ func plainAnswer(err error) bool {
 func httpFailure(err error) string {
 	of, ok := errors.AsType[*url.Error](err)
 	if !ok {
-		return httpFailure(err, "")
+		return httpErrorText(err, "")
 	}
-	cause := httpFailure(of.Err, "")
+	cause := httpErrorText(of.Err, "")
 	var record tls.RecordHeaderError
 	switch {
 	case of.Timeout():
@@ -168,9 +168,9 @@ func httpFailure(err error) string {
 	return fmt.Sprintf("%s %q: %s", of.Op, sanitized([]byte(of.URL)), cause)
 }
 
-// httpFailure is a message for a request without an answer. It leaves out the library's
+// httpErrorText is a message for a request without an answer. It leaves out the library's
 // quotes of data that is not HTTP.
-func httpFailure(err error, limit string) string {
+func httpErrorText(err error, limit string) string {
 	var record tls.RecordHeaderError
 	var alert tls.AlertError
 	if text := because(err, limit); text != "" {

@@ -150,7 +150,7 @@ type run struct {
 func (r *run) round(ctx context.Context) error {
 	for !r.left {
 		if r.at.Host == "" {
-			if err := r.look(ctx); err != nil {
+			if err := r.readSet(ctx); err != nil {
 				return err
 			}
 			if !r.yielded || r.isDirty() {
@@ -167,10 +167,10 @@ func (r *run) round(ctx context.Context) error {
 	return nil
 }
 
-// look reads the complete set. Where that would remove a pod, or give its name to another
+// readSet reads the complete set. Where that would remove a pod, or give its name to another
 // one, a second list has to agree: a server that was restored from a backup, or lost its
 // data, answers without an error (F71).
-func (r *run) look(ctx context.Context) error {
+func (r *run) readSet(ctx context.Context) error {
 	newest := r.reader.NewestVersion()
 	first, err := r.list(ctx)
 	if err != nil {
@@ -209,7 +209,7 @@ func (r *run) look(ctx context.Context) error {
 
 // watchFrom makes the next watch begin at l.
 func (r *run) watchFrom(l podList) {
-	// Where a reflector has seen a newer version meanwhile, the next look decides whether the
+	// Where a reflector has seen a newer version meanwhile, the next list decides whether the
 	// server was set back.
 	r.seen, r.at, r.cut = l.rv, l.at, apiclient.Older(l.rv, r.reader.NewestVersion())
 	r.syncReaders()
