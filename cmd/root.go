@@ -171,7 +171,7 @@ func (p *program) begin(cmd *cobra.Command) error {
 		if n := p.kubelet.Ignored; len(n) > 0 {
 			log.Warn("Ignoring unsupported kubelet settings", "settings", strings.Join(n, ", "))
 		}
-		return agent.Startable(p.cfg)
+		return agent.CheckStartable(p.cfg)
 	}
 	return nil
 }

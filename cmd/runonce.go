@@ -90,7 +90,7 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 		if names := set.NotServed(); len(names) > 0 {
 			p.say(p.err.Notice(notServed(names)))
 		}
-		if err := a.MayStart(); err != nil {
+		if err := a.CheckPodsMayStart(); err != nil {
 			return err
 		}
 	}

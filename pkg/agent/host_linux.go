@@ -53,9 +53,9 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 	if err != nil {
 		return host{}, err
 	}
-	limits := f.Enforced()
+	limits := f.EnforcedLimits()
 	if cfg.EnforcesPods() {
-		limits = f.Enforced(system, kube)
+		limits = f.EnforcedLimits(system, kube)
 	}
 	return host{
 		facts: f,
@@ -110,7 +110,7 @@ func (a *Agent) newObserver() *node.Observer {
 			NoLocalStorage: !cfg.LocalStorageCapacityIsolation,
 			ExternalCloud:  cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
 		},
-		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: a.runtime.health, Facts: h.facts, Under: a.pressures.get,
+		NodeIPs: cfg.NodeIP, HostIPs: h.ips, NoLookup: cfg.Kubeconfig == "", Health: a.runtime.health, Facts: h.facts, Under: a.pressures.get,
 		Devices: a.devices.Capacity, Drivers: a.nodeDrivers(), Runtime: a.runtime.Runtime, ShuttingDown: a.halts.shuttingDown, Log: cfg.Log,
 	})
 }

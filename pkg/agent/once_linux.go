@@ -52,9 +52,9 @@ func (a *Agent) Ready(ctx context.Context) error {
 	return nil
 }
 
-// MayStart returns an error if no pod may start on this node: it is drained, or the machine shuts
-// down.
-func (a *Agent) MayStart() error {
+// CheckPodsMayStart returns an error if no pod may start on this node: it is drained, or the
+// machine shuts down.
+func (a *Agent) CheckPodsMayStart() error {
 	if h := a.halts.current(); h != nil {
 		return look.Fail(look.Failure, errors.New(h.Text()))
 	}

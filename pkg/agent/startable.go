@@ -13,8 +13,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/doctor"
 )
 
-// Startable returns an error if an agent must not serve with this configuration or on this machine.
-func Startable(cfg config.Config) error {
+// CheckStartable returns an error if an agent must not serve with this configuration or on this
+// machine.
+func CheckStartable(cfg config.Config) error {
 	for _, check := range []func(config.Config) error{identity, ownRoot} {
 		if err := check(cfg); err != nil {
 			return err

@@ -62,11 +62,11 @@ func (r *Reader) NewestVersion() string {
 	return e.newest
 }
 
-// IsSetBack reports whether version, which the server has just sent, is older than seen,
+// IsRolledBack reports whether version, which the server has just sent, is older than seen,
 // which it sent before. If it is older than seen, or than newest, a new epoch begins.
 // newest is NewestVersion from before the request: other watches may see newer versions
 // while it is answered.
-func (r *Reader) IsSetBack(version, seen, newest string) bool {
+func (r *Reader) IsRolledBack(version, seen, newest string) bool {
 	back := Older(version, seen)
 	if back || Older(version, newest) {
 		r.client.epoch.end()

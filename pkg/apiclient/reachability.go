@@ -28,9 +28,9 @@ func (r *reachability) answered() {
 	r.lost = false
 }
 
-// Returned returns a channel that is closed when the server answers a request without an error
+// Recovered returns a channel that is closed when the server answers a request without an error
 // after one that got no response.
-func (c *Client) Returned() <-chan struct{} {
+func (c *Client) Recovered() <-chan struct{} {
 	r := &c.reachability
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -59,8 +59,8 @@ type Tuning struct {
 	// A failed request is repeated after about FirstRetry, then more and more rarely, after
 	// about LastRetry at most.
 	FirstRetry, LastRetry time.Duration
-	// Returned is about the least time before another try, also when the server has returned.
-	Returned time.Duration
+	// MinRetry is about the least time before another try, also when the server has returned.
+	MinRetry time.Duration
 	// Confirm lies between two lists that must agree on which objects are gone.
 	Confirm time.Duration
 	// A watch is asked for this long, and as long again at most.
@@ -82,7 +82,7 @@ func NewReader(cfg ReaderConfig) *Reader {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Reader{cfg: cfg, client: cfg.Client, limit: newLimiter(), Tuning: Tuning{
-		FirstRetry: 800 * time.Millisecond, LastRetry: 30 * time.Second, Returned: 800 * time.Millisecond, Confirm: 2 * time.Second,
+		FirstRetry: 800 * time.Millisecond, LastRetry: 30 * time.Second, MinRetry: 800 * time.Millisecond, Confirm: 2 * time.Second,
 		Watch: 5 * time.Minute, WatchGrace: 15 * time.Second, MaxSilence: 2 * time.Minute,
 		Permission: 5 * time.Second, PageSize: 500,
 	}}
@@ -110,14 +110,14 @@ func (r *Reader) Delay(pause *time.Duration, first time.Duration, err error) tim
 	return d
 }
 
-// Returned is Client.Returned.
-func (r *Reader) Returned() <-chan struct{} { return r.client.Returned() }
+// Recovered is Client.Recovered.
+func (r *Reader) Recovered() <-chan struct{} { return r.client.Recovered() }
 
 // Wait lets sleep wait for d, and returns its answer. The wait is shorter if returned, which
 // is Returned from before the try that failed, is closed: so an outage ends for all that the
 // client reads when it ends for one request. sleep waits for d or until or is closed.
 func (r *Reader) Wait(d time.Duration, returned <-chan struct{}, sleep func(d time.Duration, or <-chan struct{}) bool) bool {
-	least := min(d, backoff.Jitter(r.Tuning.Returned, 0.5, 1.5))
+	least := min(d, backoff.Jitter(r.Tuning.MinRetry, 0.5, 1.5))
 	return sleep(least, nil) && (least == d || sleep(d-least, returned))
 }
 

@@ -43,7 +43,7 @@ func (r *Reader) Reflect(ctx context.Context, c Collection, l Listener) {
 	f := reflector{Reader: r, of: c, to: l}
 	sleep := func(d time.Duration, or <-chan struct{}) bool { return backoff.SleepOr(ctx, d, or) }
 	for ctx.Err() == nil {
-		returned := r.Returned()
+		returned := r.Recovered()
 		next, err := f.once(ctx)
 		if next == Stop || ctx.Err() != nil {
 			return
@@ -118,7 +118,7 @@ func (f *reflector) watch(ctx context.Context, transport *Transport) (next Next,
 	defer context.AfterFunc(f.at.epoch, stop)()
 	stream, err := transport.Watch(ctx, f.of, f.version, asked)
 	if err != nil {
-		f.at = f.Refused(f.at, err)
+		f.at = f.PositionAfterRefusal(f.at, err)
 		if IsGone(err) {
 			err = nil // a list shows the current state
 		}
@@ -132,7 +132,7 @@ func (f *reflector) watch(ctx context.Context, transport *Transport) (next Next,
 			if lasted > 4*f.pause {
 				f.pause = 0
 			}
-			f.at, due = f.Ended(ctx, f.at, e.Err, asked, lasted)
+			f.at, due = f.PositionAfterEnd(ctx, f.at, e.Err, asked, lasted)
 			return Continue, due, nil
 		}
 		f.at.LastMessage = time.Now()
@@ -156,10 +156,10 @@ func (r *Reader) WatchTime() time.Duration {
 	return (r.Tuning.Watch + rand.N(r.Tuning.Watch)).Truncate(time.Second)
 }
 
-// Refused returns the position of the next watch after one at p was refused. It stays where the
-// connection was cut, or the server is down or busy. That holds for Tuning.MaxSilence: a list shows
-// the state of a server that sends nothing else.
-func (r *Reader) Refused(p Position, err error) Position {
+// PositionAfterRefusal returns the position of the next watch after one at p was refused. It stays
+// where the connection was cut, or the server is down or busy. That holds for Tuning.MaxSilence: a
+// list shows the state of a server that sends nothing else.
+func (r *Reader) PositionAfterRefusal(p Position, err error) Position {
 	refused := (*statusError)(nil)
 	switch {
 	case errors.Is(err, errGone), errors.Is(err, errPartial), errors.Is(err, errNotAPI), errors.Is(err, errAbandoned),
@@ -170,9 +170,9 @@ func (r *Reader) Refused(p Position, err error) Position {
 	return p
 }
 
-// Ended returns the position of the next watch after one at p has ended by err, and
+// PositionAfterEnd returns the position of the next watch after one at p has ended by err, and
 // whether it ended when it was due.
-func (r *Reader) Ended(ctx context.Context, p Position, err error, asked, lasted time.Duration) (next Position, due bool) {
+func (r *Reader) PositionAfterEnd(ctx context.Context, p Position, err error, asked, lasted time.Duration) (next Position, due bool) {
 	due = errors.Is(err, io.EOF) && lasted >= asked
 	if refused := (*statusError)(nil); ctx.Err() != nil || errors.As(err, &refused) {
 		err = errAbandoned
@@ -180,7 +180,7 @@ func (r *Reader) Ended(ctx context.Context, p Position, err error, asked, lasted
 	if lasted > r.Tuning.WatchGrace { // the connection worked until a moment ago
 		p.LastMessage = time.Now()
 	}
-	return r.Refused(p, err), due
+	return r.PositionAfterRefusal(p, err), due
 }
 
 // errAbandoned says that either side gave up a watch.

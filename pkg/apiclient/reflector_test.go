@@ -53,7 +53,7 @@ func TestReflect_ListFromBeforeASetBack_IsNotTheNewestVersion(t *testing.T) {
 // that another watch has seen while it answered do not.
 //
 // Shows: F71
-func TestReader_IsSetBack_EndsTheEpoch(t *testing.T) {
+func TestReader_IsRolledBack_EndsTheEpoch(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, version, seen, newest string
@@ -68,7 +68,7 @@ func TestReader_IsSetBack_EndsTheEpoch(t *testing.T) {
 		r := NewReader(ReaderConfig{Client: &Client{}})
 		epoch := r.client.epoch.now()
 		r.client.epoch.saw(epoch, "70")
-		if back := r.IsSetBack(c.version, c.seen, c.newest); back != c.back || (epoch.Err() != nil) != c.ends || (r.NewestVersion() == "") != c.ends {
+		if back := r.IsRolledBack(c.version, c.seen, c.newest); back != c.back || (epoch.Err() != nil) != c.ends || (r.NewestVersion() == "") != c.ends {
 			t.Errorf("%s: set back %t, epoch %v, newest %q", c.name, back, epoch.Err(), r.NewestVersion())
 		}
 	}
@@ -145,7 +145,7 @@ func TestReflect_ServerReturnsForAnotherRequest_ListsAtOnce(t *testing.T) {
 		return true
 	})
 	r := s.reader(t)
-	r.Tuning.FirstRetry, r.Tuning.LastRetry, r.Tuning.Returned = time.Hour, time.Hour, time.Millisecond
+	r.Tuning.FirstRetry, r.Tuning.LastRetry, r.Tuning.MinRetry = time.Hour, time.Hour, time.Millisecond
 	failed, listed := make(chan error, 1), make(chan struct{})
 	go r.Reflect(t.Context(), Secret("default", "c"), Listener{
 		List: func([]Object) Next {

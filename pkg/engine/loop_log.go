@@ -14,17 +14,17 @@ func (l *loop) logState(now *podconfig.Merged) {
 		before = *l.state
 	}
 	const rejected, broken = "Rejecting pod", "Error in manifest file"
-	logNew(l, rejected+" / "+broken, feed.Appeared(before.Problems, now.Problems, placelessProblem), func(p pod.Problem) {
+	logNew(l, rejected+" / "+broken, feed.NewItems(before.Problems, now.Problems, placelessProblem), func(p pod.Problem) {
 		if p.Pod != (pod.Key{}) {
 			l.log.Warn(rejected, "pod", p.Pod.String(), "file", p.Place(), "field", p.Path, "error", p.Msg)
 		} else {
 			l.log.Warn(broken, "file", p.Place(), "field", p.Path, "error", p.Msg)
 		}
 	})
-	logNew(l, "Pod is defined more than once", feed.Appeared(before.Conflicts, now.Conflicts, placelessConflict), func(c podconfig.Conflict) {
+	logNew(l, "Pod is defined more than once", feed.NewItems(before.Conflicts, now.Conflicts, placelessConflict), func(c podconfig.Conflict) {
 		l.log.Warn("Pod is defined more than once", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
 	})
-	logNew(l, "Skipped object", feed.Appeared(before.Skipped, now.Skipped, placelessProblem), func(p pod.Problem) {
+	logNew(l, "Skipped object", feed.NewItems(before.Skipped, now.Skipped, placelessProblem), func(p pod.Problem) {
 		l.log.Info("Skipped object", "file", p.Place(), "reason", p.Msg)
 	})
 	for i, layer := range now.Layers {

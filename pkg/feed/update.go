@@ -267,9 +267,9 @@ func changed[T comparable](before, after []T, identity func(T) string) (appeared
 	return appeared, gone
 }
 
-// Appeared returns the items of after that before does not have. An item that has only moved
+// NewItems returns the items of after that before does not have. An item that has only moved
 // to another line of its file is not new. placeless returns an item without its line.
-func Appeared[T comparable](before, after []T, placeless func(T) T) []T {
+func NewItems[T comparable](before, after []T, placeless func(T) T) []T {
 	if shared(before, after) {
 		return nil
 	}

@@ -243,7 +243,7 @@ func TestUnchangedTroublesCostNothing(t *testing.T) {
 	if want := []string{"REJECT file x, resolved", "REJECT file y"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := Appeared(before.Problems, after.Problems, func(p pod.Problem) pod.Problem { return p }); !slices.Equal(got, after.Problems[:1]) {
+	if got := NewItems(before.Problems, after.Problems, func(p pod.Problem) pod.Problem { return p }); !slices.Equal(got, after.Problems[:1]) {
 		t.Errorf("appeared: %v", got)
 	}
 }

@@ -96,10 +96,10 @@ func (f Facts) HardEvictionReservation(thresholds []pod.Threshold) v1.ResourceLi
 	return spared
 }
 
-// Enforced returns the limits of all pods together: the capacity minus the reservations, at least
-// zero, and process IDs (C-1.41.6). Unlike Allocatable, it does not subtract huge pages from
+// EnforcedLimits returns the limits of all pods together: the capacity minus the reservations, at
+// least zero, and process IDs (C-1.41.6). Unlike Allocatable, it does not subtract huge pages from
 // memory: pods that use them take them out of it.
-func (f Facts) Enforced(reserved ...v1.ResourceList) v1.ResourceList {
+func (f Facts) EnforcedLimits(reserved ...v1.ResourceList) v1.ResourceList {
 	left := f.Capacity.DeepCopy()
 	if f.PIDs > 0 {
 		left[resourcePID] = *resource.NewQuantity(f.PIDs, resource.DecimalSI)

@@ -78,7 +78,7 @@ func TestC_1_41_6_Allocatable(t *testing.T) {
 func TestC_1_41_6_Enforced(t *testing.T) {
 	t.Parallel()
 	f := Facts{Capacity: list("cpu", "4", "memory", "8Gi", "hugepages-2Mi", "1Gi"), PIDs: 4000}
-	got := f.Enforced(list("cpu", "500m", "memory", "1Gi", "pid", "1000"), list("cpu", "5", "memory", "1Gi"))
+	got := f.EnforcedLimits(list("cpu", "500m", "memory", "1Gi", "pid", "1000"), list("cpu", "5", "memory", "1Gi"))
 	want := map[string]string{"cpu": "0", "memory": "6Gi", "hugepages-2Mi": "1Gi", "pid": "3k"}
 	if diff := cmp.Diff(want, texts(got)); diff != "" {
 		t.Error(diff)
@@ -86,7 +86,7 @@ func TestC_1_41_6_Enforced(t *testing.T) {
 	if diff := cmp.Diff(list("cpu", "4", "memory", "8Gi", "hugepages-2Mi", "1Gi"), f.Capacity); diff != "" {
 		t.Errorf("the capacity itself changed:\n%s", diff)
 	}
-	if _, ok := (Facts{}).Enforced()[resourcePID]; ok {
+	if _, ok := (Facts{}).EnforcedLimits()[resourcePID]; ok {
 		t.Error("an unknown number of processes is a limit")
 	}
 }

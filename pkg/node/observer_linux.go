@@ -26,7 +26,7 @@ type Runtime interface {
 type ObserverConfig struct {
 	Settings
 	NodeIPs  []string // of --node-ip
-	Found    []string // the result of HostIPs; nil: the Observer calls it, which may query DNS
+	HostIPs  []string // the result of the function HostIPs; nil: the Observer calls it, which may query DNS
 	NoLookup bool     // the node's name is in no cluster's DNS: no name server is asked for it
 	Facts    Facts
 	// Under returns the pressures that the node is under, in the order of their names; nil is
@@ -77,7 +77,7 @@ func NewObserver(cfg ObserverConfig) *Observer {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Observer{cfg: cfg, changed: make(chan struct{}, 1), ips: cfg.Found, logged: map[string]string{}}
+	return &Observer{cfg: cfg, changed: make(chan struct{}, 1), ips: cfg.HostIPs, logged: map[string]string{}}
 }
 
 // Name returns the node's.
@@ -306,14 +306,14 @@ func (o *Observer) PollNode(ctx context.Context) *v1.Node {
 	return o.Node(ctx, nil)
 }
 
-// New returns the Node as it is registered, whatever was there before.
-func (o *Observer) New(ctx context.Context) *v1.Node {
+// NewNode returns the Node as it is registered, whatever was there before.
+func (o *Observer) NewNode(ctx context.Context) *v1.Node {
 	now := time.Now()
 	return Object(o.cfg.Facts, o.Inputs(ctx, now), nil, now)
 }
 
-// Adopted is Node for an object that existed before this agent.
-func (o *Observer) Adopted(ctx context.Context, before *v1.Node) *v1.Node {
+// AdoptedNode is Node for an object that existed before this agent.
+func (o *Observer) AdoptedNode(ctx context.Context, before *v1.Node) *v1.Node {
 	n := o.Node(ctx, before)
 	Adopt(Inputs{Settings: o.cfg.Settings}, n)
 	return n

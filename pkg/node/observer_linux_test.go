@@ -81,11 +81,11 @@ func TestC_1_25_AddressesAreFoundOnce(t *testing.T) {
 	t.Parallel()
 	ips := known(t)
 	found := slices.Repeat(ips, 2)
-	o := NewObserver(ObserverConfig{Settings: Settings{Name: "n1"}, Found: found})
+	o := NewObserver(ObserverConfig{Settings: Settings{Name: "n1"}, HostIPs: found})
 	if got := o.addresses(t.Context()); !slices.Equal(got, found) {
 		t.Errorf("%v, want %v", got, found)
 	}
-	o = NewObserver(ObserverConfig{Settings: Settings{Name: "n1"}, NodeIPs: ips, Found: []string{"203.0.113.7"}})
+	o = NewObserver(ObserverConfig{Settings: Settings{Name: "n1"}, NodeIPs: ips, HostIPs: []string{"203.0.113.7"}})
 	if got := o.addresses(t.Context()); !slices.Equal(got, ips) {
 		t.Errorf("%v, want %v", got, ips)
 	}

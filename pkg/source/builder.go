@@ -83,9 +83,9 @@ func (b *Builder) Skip(skipped []pod.Problem) {
 	}
 }
 
-// Worsens reports whether f is worse than the set: it has problems, or it lacks a pod or a
+// IsWorse reports whether f is worse than the set: it has problems, or it lacks a pod or a
 // workload of f.File. A source may wait before it accepts such a reading.
-func (b *Builder) Worsens(f File) bool {
+func (b *Builder) IsWorse(f File) bool {
 	if f.Incomplete || len(f.Problems)+len(f.Broken)+len(f.BrokenObjects) > 0 || lacksWorkload(b.objects[f.File], f.Objects) {
 		return true
 	}

@@ -165,9 +165,9 @@ func TestBuilderSharesObjects(t *testing.T) {
 	}
 }
 
-// TestWorsens_WorkloadIsMissing_IsWorse: a file that lacks a workload is worse than its previous
+// TestIsWorse_WorkloadIsMissing_IsTrue: a file that lacks a workload is worse than its previous
 // reading, as one that lacks a pod is. One that lacks a config object is not.
-func TestWorsens_WorkloadIsMissing_IsWorse(t *testing.T) {
+func TestIsWorse_WorkloadIsMissing_IsTrue(t *testing.T) {
 	t.Parallel()
 	object := func(kind, name string) *pod.Object {
 		return &pod.Object{Kind: kind, Key: pod.Key{Namespace: "default", Name: name}, Hash: "1"}
@@ -186,7 +186,7 @@ func TestWorsens_WorkloadIsMissing_IsWorse(t *testing.T) {
 		"with a rejected one":   {File{File: "a", Objects: []*pod.Object{web, config}, BrokenObjects: []pod.ObjectKey{db.ObjectKey()}}, true},
 		"another file, nothing": {File{File: "b"}, false},
 	} {
-		if got := b.Worsens(c.f); got != c.want {
+		if got := b.IsWorse(c.f); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

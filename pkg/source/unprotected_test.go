@@ -22,7 +22,7 @@ func TestUnprotected_HTTPOfAnotherHost_Is(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := source.Unprotected(u); got != want {
+		if got := source.IsUnprotected(u); got != want {
 			t.Errorf("%s: %t", text, got)
 		}
 	}

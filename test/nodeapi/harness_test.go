@@ -161,7 +161,7 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 		},
 		Facts:   facts,
 		Runtime: m.runtime.CRI(cri.Config{Node: name}),
-		Found:   []string{"192.0.2.7"}, // whatever this machine has
+		HostIPs: []string{"192.0.2.7"}, // whatever this machine has
 	}
 	c := apiserver.Config{
 		REST: client.REST(), Labels: labels, Register: true, UpdateFrequency: 300 * time.Millisecond, LeaseDuration: 4 * time.Second,

@@ -63,7 +63,7 @@ func TestC_1_25_SideBySide(t *testing.T) {
 		c.LeaseDuration = 40 * time.Second // the kubelet's: a shorter one is checked more often until the node exists
 		o.Allocatable, o.ProviderID = allocatable, ""
 		o.Runtime = rt.CRI(cri.Config{Node: "ours"})
-		o.Found = nil
+		o.HostIPs = nil
 	})
 	ours := a.until(t, "ours", "ready with its images", func(n *v1.Node) bool { return ready(n) && len(n.Status.Images) == 2 })
 	kl, l := a.lease(t, "kube", "there", anyLease), a.lease(t, "ours", "there", anyLease)

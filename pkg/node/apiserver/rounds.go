@@ -24,7 +24,7 @@ const (
 // ready once, it sends the status as soon as the runtime is ready (C-1.25.5).
 func (h *Heartbeat) rounds(ctx context.Context) {
 	if h.cfg.Register {
-		h.recordEvents(nil, h.cfg.Observer.New(ctx)) // the state at the start, whatever it was before
+		h.recordEvents(nil, h.cfg.Observer.NewNode(ctx)) // the state at the start, whatever it was before
 	}
 	changed := h.cfg.Observer.Changed()
 	for {
@@ -59,7 +59,7 @@ func (h *Heartbeat) register(ctx context.Context) {
 		return
 	}
 	for wait := firstRegister; ctx.Err() == nil; wait = backoff.Next(wait, firstRegister, lastRegister) {
-		fresh := h.cfg.Observer.New(ctx)
+		fresh := h.cfg.Observer.NewNode(ctx)
 		made, err := h.nodes.Create(ctx, fresh, metav1.CreateOptions{})
 		switch {
 		case err == nil:
@@ -95,7 +95,7 @@ func (h *Heartbeat) adopt(ctx context.Context) error {
 	known := node.WithoutExtended(before)
 	after := h.cfg.Observer.Node(ctx, known)
 	if h.cfg.Register {
-		after = h.cfg.Observer.Adopted(ctx, known)
+		after = h.cfg.Observer.AdoptedNode(ctx, known)
 	}
 	h.cfg.Log.Info("Node was previously registered", "node", before.Name)
 	return h.send(ctx, before, after, true)

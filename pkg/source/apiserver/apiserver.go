@@ -113,7 +113,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 			return end
 		})
 		for ctx.Err() == nil {
-			returned := r.reader.Returned()
+			returned := r.reader.Recovered()
 			err := r.round(ctx)
 			if r.left || ctx.Err() != nil {
 				return
@@ -176,7 +176,7 @@ func (r *run) readSet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	back := r.reader.IsSetBack(first.rv, r.seen, newest)
+	back := r.reader.IsRolledBack(first.rv, r.seen, newest)
 	unconfirmed := r.unconfirmed(first)
 	if len(unconfirmed) == 0 {
 		r.replace(first, nil, r.flush)

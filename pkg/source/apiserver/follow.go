@@ -31,7 +31,7 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 	pods := apiclient.PodsOf(r.cfg.Node)
 	stream, err := transport.Watch(ctx, pods, r.seen, asked)
 	if err != nil {
-		r.at, r.cut = r.reader.Refused(r.at, err), true
+		r.at, r.cut = r.reader.PositionAfterRefusal(r.at, err), true
 		if apiclient.IsGone(err) {
 			err = nil // a list shows the current state
 		}
@@ -42,10 +42,10 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 		newest := r.reader.NewestVersion()
 		now, err := transport.Version(ctx, pods)
 		if err != nil {
-			r.at = r.reader.Refused(r.at, err)
+			r.at = r.reader.PositionAfterRefusal(r.at, err)
 			return false, err
 		}
-		if r.reader.IsSetBack(now, r.seen, newest) {
+		if r.reader.IsRolledBack(now, r.seen, newest) {
 			r.fail(errBackInTime)
 			r.at = apiclient.Position{}
 			return true, nil
@@ -72,7 +72,7 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 		r.pause = 0
 	}
 	r.cfg.Log.Debug("Watch ended", "kubeconfig", r.cfg.Kubeconfig, "resourceVersion", r.seen, "asked", asked, "lasted", lasted, "reason", end)
-	r.at, due = r.reader.Ended(ctx, r.at, end, asked, lasted)
+	r.at, due = r.reader.PositionAfterEnd(ctx, r.at, end, asked, lasted)
 	r.cut = r.cut || !due
 	return due, nil
 }

@@ -141,7 +141,7 @@ func parseEndpoint(text string, insecure bool) (endpoint, error) {
 		return endpoint{}, errors.New("an endpoint is not an http or https URL")
 	case u.Hostname() == "":
 		return endpoint{}, errors.New("an endpoint is a URL without a host")
-	case source.Unprotected(u) && !insecure:
+	case source.IsUnprotected(u) && !insecure:
 		return endpoint{}, fmt.Errorf("endpoint %s: %w", u.Host, source.ErrUnprotected)
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
 		return endpoint{}, fmt.Errorf("endpoint %s: only scheme, host and port are used", u.Host)
@@ -150,7 +150,7 @@ func parseEndpoint(text string, insecure bool) (endpoint, error) {
 	if port == "" {
 		port = "2379"
 	}
-	e := endpoint{address: net.JoinHostPort(u.Hostname(), port), secure: u.Scheme == "https", near: !source.Unprotected(u)}
+	e := endpoint{address: net.JoinHostPort(u.Hostname(), port), secure: u.Scheme == "https", near: !source.IsUnprotected(u)}
 	if u.User != nil {
 		e.user = u.User.Username()
 		e.password, _ = u.User.Password()

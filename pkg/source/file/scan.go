@@ -296,7 +296,7 @@ func (l *scan) read(f *opened, c violation, now time.Time) {
 		return
 	}
 	reading, notices := l.parse(data, path)
-	if l.set.Worsens(reading) && !l.quiet(path, f.id, l.badNews, now) {
+	if l.set.IsWorse(reading) && !l.quiet(path, f.id, l.badNews, now) {
 		return
 	}
 	if !c.none() {

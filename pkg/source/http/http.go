@@ -92,7 +92,7 @@ func New(cfg Config) (*Source, error) {
 		return nil, errors.New("not an http or https URL")
 	case u.Hostname() == "":
 		return nil, errors.New("a URL without a host")
-	case source.Unprotected(u) && !cfg.Insecure:
+	case source.IsUnprotected(u) && !cfg.Insecure:
 		return nil, source.ErrUnprotected
 	case cfg.CertFile != "" && cfg.KeyFile == "":
 		return nil, errors.New("a client certificate without its key")
@@ -230,7 +230,7 @@ func (p *poller) poll(ctx context.Context) error {
 	}
 	read, notices := p.cfg.Parse(body, p.name)
 	read.File = p.name
-	if p.unframed && sum != p.rejected && p.set.Worsens(read) {
+	if p.unframed && sum != p.rejected && p.set.IsWorse(read) {
 		// It may be half of a document: a body that was cut off looks the same. If the next
 		// answer is equal, poll accepts it.
 		p.have, p.rejected = false, sum
