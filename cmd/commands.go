@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 )
 
 // commands returns every command of nodectl.
@@ -63,16 +63,16 @@ func grouped(id string, all ...*cobra.Command) []*cobra.Command {
 	return all
 }
 
-// runtimePatience is how long a command waits for an optional answer of the runtime.
-var runtimePatience = 2 * time.Second
+// optionalRuntimeTimeout is how long a command waits for an optional answer of the runtime.
+var optionalRuntimeTimeout = 2 * time.Second
 
-// look returns the configuration for reading sources and the runtime. It changes nothing on
+// readOnly returns the configuration for reading sources and the runtime. It changes nothing on
 // this node. own is the command's log level without --log-level.
-func (p *program) look(own slog.Level) look.Config {
-	return look.Config{
+func (p *program) readOnly(own slog.Level) readonly.Config {
+	return readonly.Config{
 		Config: p.cfg, PolicyGiven: p.origins["source-policy"].Kind == "flag", Stdin: p.in, Owners: trustedOwners(p.env),
 		UserAgent: "nodectl/" + readVersion().Version, Notice: func(text string) { p.say(p.err.Notice(text)) },
-		RuntimeTimeout: runtimePatience, Log: p.logger(own), RuntimeLog: p.logger(slog.LevelWarn),
+		RuntimeTimeout: optionalRuntimeTimeout, Log: p.logger(own), RuntimeLog: p.logger(slog.LevelWarn),
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/client"
 )
 
@@ -99,7 +99,7 @@ func notCopied(err error, most string) error {
 		return failed(exitFailure, errors.New(refused.Message), "cp needs tar in the container")
 	}
 	if local, ok := errors.AsType[*client.LocalError](err); ok {
-		return failed(exitFailure, local, look.AsRoot(local))
+		return failed(exitFailure, local, readonly.AsRoot(local))
 	}
 	return clientError(err)
 }

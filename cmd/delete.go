@@ -169,7 +169,7 @@ func (p *program) podsNamed(all []v1.Pod, namespace string, names []string, igno
 // readManifests reads the manifests of -f, prints their problems, and returns the exit code
 // for the problems.
 func (p *program) readManifests(ctx context.Context) (*podconfig.Merged, int, error) {
-	state, _, err := p.look(slog.LevelWarn).Manifests(ctx, nil)
+	state, _, err := p.readOnly(slog.LevelWarn).Manifests(ctx, nil)
 	if err != nil {
 		return nil, 0, err
 	}

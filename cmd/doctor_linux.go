@@ -49,8 +49,8 @@ Benchmark for worker nodes, each with its evidence.`,
 	p.addSettings(cmd.Flags(), serveSettings())
 	p.addKubeletFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		f := doctor.ReadFacts(cmd.Context(), p.look(slog.LevelWarn).DoctorConfig(p.configFiles, p.origins["node-name"].Kind != "default"), time.Now())
-		f.Runtime = p.look(slog.LevelWarn).RuntimeFacts(cmd.Context())
+		f := doctor.ReadFacts(cmd.Context(), p.readOnly(slog.LevelWarn).DoctorConfig(p.configFiles, p.origins["node-name"].Kind != "default"), time.Now())
+		f.Runtime = p.readOnly(slog.LevelWarn).RuntimeFacts(cmd.Context())
 		if f.UID == 0 { // only root can read the owner of a cgroup
 			f.Cgroup.Foreign = agent.ForeignCgroup(p.cfg, f.Runtime.Systemd || !f.Runtime.Driver && !f.Runtime.Bundled && f.Systemd)
 		}

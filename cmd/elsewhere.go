@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
@@ -38,12 +38,12 @@ func (p *program) imageCommand() *cobra.Command {
 
 // lookAtImages returns an error: there is no runtime.
 func (p *program) lookAtImages(context.Context) ([]ui.ImageItem, error) {
-	return nil, failed(exitFailure, look.NeedsLinux("get images"))
+	return nil, failed(exitFailure, readonly.NeedsLinux("get images"))
 }
 
 // forecastReclaim returns an error: there is no runtime.
 func (p *program) forecastReclaim(context.Context, []string) (server.Reclaim, error) {
-	return server.Reclaim{}, failed(exitFailure, look.NeedsLinux("reclaim without an agent"))
+	return server.Reclaim{}, failed(exitFailure, readonly.NeedsLinux("reclaim without an agent"))
 }
 
 func (p *program) getVolumesCommand() *cobra.Command {
@@ -65,7 +65,7 @@ func onLinux(name, short string) *cobra.Command {
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, name, _ := strings.Cut(cmd.CommandPath(), " ")
-			return failed(exitFailure, look.NeedsLinux(name))
+			return failed(exitFailure, readonly.NeedsLinux(name))
 		},
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/client"
 	"github.com/nodectl/nodectl/pkg/server"
 )
@@ -59,7 +59,7 @@ func (r *endpoint) client() (*client.Client, error) {
 	var path *os.PathError
 	switch {
 	case errors.As(err, &path):
-		return nil, failed(exitFailure, err, look.AsRoot(err))
+		return nil, failed(exitFailure, err, readonly.AsRoot(err))
 	case err != nil:
 		return nil, failed(exitUsage, errors.New("--server "+r.server+": "+err.Error()))
 	}

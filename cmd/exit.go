@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/suggest"
 )
@@ -75,7 +75,7 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 	var e *exit
 	var stopped interrupted
 	var setting *config.Error
-	var found *look.Error
+	var found *readonly.Error
 	switch {
 	case err == nil, errors.Is(err, errClosed):
 		return exitOK
@@ -94,9 +94,9 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 			p.say(p.err.Error(found.Err.Error(), found.Hints...))
 		}
 		switch found.Kind {
-		case look.Usage:
+		case readonly.Usage:
 			return exitUsage
-		case look.Runtime:
+		case readonly.Runtime:
 			return exitRuntime
 		}
 		return otherFailure(cmd)

@@ -122,7 +122,7 @@ func pullsFor(ctx context.Context, c *client.Client, pods []v1.Pod) []ui.Pull {
 func (p *program) pods(ctx context.Context, c *client.Client) ([]v1.Pod, error) {
 	pods, err := c.Pods(ctx)
 	if err != nil && c.Local() && (client.IsAbsent(err) || client.IsRefused(err, http.StatusServiceUnavailable)) {
-		return p.look(slog.LevelWarn).Pods(ctx) // no agent answers, or it has not read its pods yet
+		return p.readOnly(slog.LevelWarn).Pods(ctx) // no agent answers, or it has not read its pods yet
 	}
 	return pods, clientError(err)
 }

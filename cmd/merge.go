@@ -70,7 +70,7 @@ rejected, 5 a source could not be read, 6 container runtime, 7 anything else.`,
 
 // merge prints the merged set.
 func (p *program) merge(ctx context.Context, f mergeFlags) error {
-	state, err := p.look(slog.LevelWarn).Merge(ctx)
+	state, err := p.readOnly(slog.LevelWarn).Merge(ctx)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (p *program) merge(ctx context.Context, f mergeFlags) error {
 
 // dryRun prints the changes that serving the set would make.
 func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
-	preview, err := p.look(slog.LevelWarn).DryRun(ctx, f.against)
+	preview, err := p.readOnly(slog.LevelWarn).DryRun(ctx, f.against)
 	if err != nil {
 		return err
 	}

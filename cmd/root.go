@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nodectl/nodectl/pkg/agent"
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/config"
 	_ "github.com/nodectl/nodectl/pkg/dns/early" // is the DNS server, in its process
 )
@@ -49,8 +49,8 @@ type program struct {
 
 	serving bool // the command is serve: its log may use standard output
 
-	given look.WrittenPaths // the user's spelling of the paths of sources
-	debug atomic.Bool       // all loggers log debug messages
+	given readonly.WrittenPaths // the user's spelling of the paths of sources
+	debug atomic.Bool           // all loggers log debug messages
 }
 
 func newProgram(in, out, err *os.File, env func(string) string) *program {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodectl/nodectl/pkg/agent"
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -173,8 +173,8 @@ func reportCode(d ui.RunReport) int {
 // at least one pod or workload.
 func (p *program) checkedSet(ctx context.Context) (set agent.Set, err error) {
 	p.cfg.Kubeconfig, p.cfg.EtcdEndpoints = "", nil // for serve, which may use the same configuration file
-	p.cfg, p.given = look.Absolute(p.cfg)
-	cfg := p.look(slog.LevelError)
+	p.cfg, p.given = readonly.Absolute(p.cfg)
+	cfg := p.readOnly(slog.LevelError)
 	kept, err := cfg.Records()
 	if err != nil {
 		cfg.Log.Warn("Failed to read some records", "error", err)

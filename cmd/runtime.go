@@ -32,7 +32,7 @@ func (p *program) runtimeStatusCommand() *cobra.Command {
 	}
 	output := addOutput(cmd, "text", "json", "yaml")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, err := bundle.New(p.look(slog.LevelWarn).Bundle()).Status(cmd.Context())
+		s, err := bundle.New(p.readOnly(slog.LevelWarn).Bundle()).Status(cmd.Context())
 		if err != nil {
 			return failed(exitRuntime, err)
 		}
@@ -55,7 +55,7 @@ func (p *program) runtimeStopCommand() *cobra.Command {
 	}
 	force := cmd.Flags().Bool("force", false, "kill the pods that run on it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		err := bundle.New(p.look(slog.LevelWarn).Bundle()).Stop(cmd.Context(), *force)
+		err := bundle.New(p.readOnly(slog.LevelWarn).Bundle()).Stop(cmd.Context(), *force)
 		if _, ok := errors.AsType[*bundle.PodsRunningError](err); ok {
 			return failed(exitFailure, err, "--force kills them; 'nodectl runonce --down -f …' stops them with their grace period")
 		}

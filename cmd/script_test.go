@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "rewrite the files that scripts compare 
 
 func TestMain(m *testing.M) {
 	main := func() {
-		runtimePatience = 20 * time.Second // a slow machine may need more than two
+		optionalRuntimeTimeout = 20 * time.Second // a slow machine may need more than two
 		completionTime = 20 * time.Second
 		os.Exit(Main())
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodectl/nodectl/pkg/agent"
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -52,7 +52,7 @@ watchdog while it works.`,
 
 // serve runs the agent until a signal. It then returns nil.
 func (p *program) serve(ctx context.Context) error {
-	p.cfg, p.given = look.Absolute(p.cfg)
+	p.cfg, p.given = readonly.Absolute(p.cfg)
 	cfg := p.agentConfig(slog.LevelInfo)
 	cfg.Pulls = newServeLines(p)
 	a, err := agent.Open(ctx, cfg)
@@ -68,7 +68,7 @@ func (p *program) serve(ctx context.Context) error {
 func (p *program) agentConfig(own slog.Level) agent.Config {
 	v := readVersion()
 	return agent.Config{
-		Config: p.look(own), Build: agent.Build{Version: v.Version, Commit: v.Commit, Date: v.Date, Dirty: v.Dirty},
+		Config: p.readOnly(own), Build: agent.Build{Version: v.Version, Commit: v.Commit, Date: v.Date, Dirty: v.Dirty},
 		ExternalCloud: p.externalCloud(), Configz: p.configz, SetVerbosity: p.setVerbosity,
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
 	"github.com/nodectl/nodectl/pkg/volume"
@@ -68,11 +68,11 @@ and manifests are removed: only "nodectl delete volume" removes it.`,
 func (p *program) claims() ([]volume.Claim, map[pod.Key][]string, error) {
 	claims, err := volume.Claims(p.cfg.RootDir)
 	if err != nil {
-		return nil, nil, failed(exitFailure, err, look.AsRoot(err))
+		return nil, nil, failed(exitFailure, err, readonly.AsRoot(err))
 	}
-	kept, err := p.look(slog.LevelWarn).Records()
+	kept, err := p.readOnly(slog.LevelWarn).Records()
 	if err != nil {
-		return nil, nil, failed(exitFailure, fmt.Errorf("read which pods use them: %w", err), look.AsRoot(err))
+		return nil, nil, failed(exitFailure, fmt.Errorf("read which pods use them: %w", err), readonly.AsRoot(err))
 	}
 	users := make(map[pod.Key][]string)
 	for _, r := range kept {
@@ -121,7 +121,7 @@ claim afterwards gets an empty directory.`,
 			case errors.Is(err, volume.ErrNoClaim):
 				return failed(exitFailure, fmt.Errorf("volume %s not found", key), "nodectl get volumes lists them")
 			case err != nil:
-				return failed(exitFailure, err, look.AsRoot(err))
+				return failed(exitFailure, err, readonly.AsRoot(err))
 			}
 			if err := p.out.print("volume/" + ui.Clean(name) + " deleted\n"); err != nil {
 				return err

@@ -120,7 +120,7 @@ func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags,
 		}
 		return p.followed(ctx, s), nil
 	}
-	updates, err := p.look(slog.LevelWarn).Updates(ctx, s.Mode)
+	updates, err := p.readOnly(slog.LevelWarn).Updates(ctx, s.Mode)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@
 //	status     spec + runtime state + health → v1.PodStatus
 //	sink/*     send statuses: to a journal, to an API server
 //	bundle     the bundled runtime
-//	agent      assembles the parts; agent/look, its read-only half
+//	agent      assembles the parts; agent/readonly, its read-only half
 //	config     typed settings; ui: text and documents for people and scripts
 //	pod        the types that all of them share
 //
@@ -28,7 +28,7 @@
 //   - pod, manifest, podconfig, plan and status are pure: no clock, no mutex, no
 //     goroutine of their own but podconfig's readers; time comes in as "now".
 //   - Adapters (cri, volume, logs, probe, node, sources, sinks) import neither each
-//     other nor engine, podconfig, plan and status. Only agent and agent/look connect them.
+//     other nor engine, podconfig, plan and status. Only agent and agent/readonly connect them.
 //   - A goroutine is started with WaitGroup.Go by a function that does not return
 //     before it has ended. A pod's worker recovers from its own panics, and from
 //     those of the code it called; no other code does.

@@ -9,7 +9,7 @@ import (
 	"runtime"
 
 	"github.com/nodectl/nodectl/pkg/activity"
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/csi"
@@ -114,20 +114,20 @@ func lock(cfg Config) (unlock func(), err error) {
 	if err != nil {
 		var held *record.LockedError
 		if errors.As(err, &held) {
-			return nil, look.Fail(look.Failure, err, "one agent per root directory: stop the other one, or give this one its own --root-dir and --node-name")
+			return nil, readonly.Fail(readonly.Failure, err, "one agent per root directory: stop the other one, or give this one its own --root-dir and --node-name")
 		}
 		if errors.Is(err, os.ErrPermission) {
-			return nil, look.Fail(look.Failure, err, "run it as root, or give it a --root-dir of your own")
+			return nil, readonly.Fail(readonly.Failure, err, "run it as root, or give it a --root-dir of your own")
 		}
-		return nil, look.Fail(look.Failure, err)
+		return nil, readonly.Fail(readonly.Failure, err)
 	}
 	if err = record.Node(cfg.RootDir, cfg.NodeName); err != nil {
 		unlock()
 		var other *record.NodeError
 		if errors.As(err, &other) {
-			return nil, look.Fail(look.Failure, err, other.Hint())
+			return nil, readonly.Fail(readonly.Failure, err, other.Hint())
 		}
-		return nil, look.Fail(look.Failure, err)
+		return nil, readonly.Fail(readonly.Failure, err)
 	}
 	return unlock, nil
 }

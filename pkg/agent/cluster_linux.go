@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/pkg/csi"
@@ -43,7 +43,7 @@ func openAPI(cfg Config) (*api, error) {
 	}
 	client, err := apiclient.Open(c)
 	if err != nil {
-		return nil, look.Fail(look.Usage, fmt.Errorf("--kubeconfig: %w", err))
+		return nil, readonly.Fail(readonly.Usage, fmt.Errorf("--kubeconfig: %w", err))
 	}
 	return &api{client, apiclient.NewReader(apiclient.ReaderConfig{
 		Client: client, Shared: true, ServicesOptional: cfg.OfflineStart == pod.SourceAPI, Log: cfg.Log,
@@ -95,7 +95,7 @@ func (a *Agent) join() (*member, error) {
 		Rotate: cfg.RotateCertificates, API: a.api.rest(a.metrics), UserAgent: cfg.UserAgent, Log: a.log,
 	})
 	if err != nil {
-		return nil, look.Fail(look.Failure, err)
+		return nil, readonly.Fail(readonly.Failure, err)
 	}
 	m.sink, err = apisink.New(apisink.Config{
 		REST: a.api.rest(a.metrics), Node: cfg.NodeName, NodeUID: func() types.UID { return m.presence.UID() },
@@ -103,7 +103,7 @@ func (a *Agent) join() (*member, error) {
 		Synced: a.metrics.StatusSynced, Log: a.log,
 	})
 	if err != nil {
-		return nil, look.Fail(look.Failure, err)
+		return nil, readonly.Fail(readonly.Failure, err)
 	}
 	m.presence, err = nodeapi.New(nodeapi.Config{
 		REST: a.api.rest(a.metrics), Observer: a.observer, Labels: cfg.Labels(), Register: cfg.RegisterNode,
@@ -112,7 +112,7 @@ func (a *Agent) join() (*member, error) {
 		Await: m.client.Await, Epoch: m.client.Epoch, Log: a.log,
 	})
 	if err != nil {
-		return nil, look.Fail(look.Usage, fmt.Errorf("--node-labels: %w", err))
+		return nil, readonly.Fail(readonly.Usage, fmt.Errorf("--node-labels: %w", err))
 	}
 	if a.csi != nil {
 		a.csi.Join(csi.Cluster{API: a.api.reader, Node: m.presence.Node, Report: m.presence.Report})
@@ -148,11 +148,11 @@ func (a *Agent) nodeEvents(m *member) nodeEvent {
 
 // source returns the agent's callbacks for the API server's source; nil without an API server. live
 // returns the feed. It is called only after the sources have read pods.
-func (m *member) source(a *Agent, live func() *feed.Live) *look.API {
+func (m *member) source(a *Agent, live func() *feed.Live) *readonly.API {
 	if m == nil {
 		return nil
 	}
-	return &look.API{
+	return &readonly.API{
 		Reader: a.api.reader, OnPod: m.sink.ObservePod,
 		Rejected: func(o *v1.Pod, problems []pod.Problem) {
 			if is, ok := live().Pod(pod.KeyOf(o)); ok && is.UID != o.UID {

@@ -1,14 +1,14 @@
 package agent
 
 import (
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/pkg/image"
 )
 
 // Config configures an Agent.
 type Config struct {
-	look.Config
+	readonly.Config
 	Build Build
 	// ExternalCloud means that a cloud controller sets the node's addresses.
 	ExternalCloud bool

@@ -9,7 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/cpuset"
 	"github.com/nodectl/nodectl/pkg/node"
@@ -23,10 +23,10 @@ func readCPUs(cfg Config, f node.Facts, sys fs.FS) (*cpuset.Allocator, error) {
 	}
 	machine, err := cpuset.Read(sys)
 	if err != nil {
-		return nil, look.Fail(look.Failure, err)
+		return nil, readonly.Fail(readonly.Failure, err)
 	}
 	if err := machine.CheckReserved(cfg.CPUs(nil).Reserved); err != nil {
-		return nil, look.Fail(look.Usage, fmt.Errorf("--reserved-cpus: %w", err), "name CPUs of /sys/devices/system/cpu/online")
+		return nil, readonly.Fail(readonly.Usage, fmt.Errorf("--reserved-cpus: %w", err), "name CPUs of /sys/devices/system/cpu/online")
 	}
 	if !cfg.PlacesContainers() {
 		return nil, nil
@@ -42,7 +42,7 @@ func readCPUs(cfg Config, f node.Facts, sys fs.FS) (*cpuset.Allocator, error) {
 	}
 	a, err := cpuset.New(machine, cfg.CPUs(reserved))
 	if err != nil {
-		return nil, look.Fail(look.Usage, err, "change --cpu-manager-policy, --memory-manager-policy, --topology-manager-policy, their options, or the reserved amounts")
+		return nil, readonly.Fail(readonly.Usage, err, "change --cpu-manager-policy, --memory-manager-policy, --topology-manager-policy, their options, or the reserved amounts")
 	}
 	return a, nil
 }

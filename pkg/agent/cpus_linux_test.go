@@ -9,7 +9,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/node"
 )
@@ -22,7 +22,7 @@ func TestReadCPUs_ReservedCPUIsOffline_IsRefusedWithTheDefaultPolicies(t *testin
 		sys["devices/system/cpu/cpu0/topology/"+file] = &fstest.MapFile{Data: []byte("0\n")}
 	}
 	for reserved, want := range map[string]string{"": "", "0": "", "0-1": "--reserved-cpus: reserved CPUs 1 are not online on this machine, which has 0"} {
-		cfg := Config{Config: look.Config{Config: config.Default()}}
+		cfg := Config{Config: readonly.Config{Config: config.Default()}}
 		cfg.ReservedCPUs = reserved
 		a, err := readCPUs(cfg, node.Facts{}, sys)
 		if a != nil || want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

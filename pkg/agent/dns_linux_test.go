@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -23,7 +23,7 @@ func usedNames(t *testing.T, set func(*config.Config)) (n *dnsServer, record str
 	cfg.RootDir, cfg.ServiceCIDR = t.TempDir(), []string{"10.98.0.0/16"}
 	cfg.RunDir = filepath.Join(cfg.RootDir, "run")
 	set(&cfg)
-	all := Config{Config: look.Config{Config: cfg, Log: slog.New(slog.DiscardHandler)}}
+	all := Config{Config: readonly.Config{Config: cfg, Log: slog.New(slog.DiscardHandler)}}
 	settings, _ := dnsProcess(all)
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/logs"
@@ -38,7 +38,7 @@ type receivers struct {
 }
 
 // newEngine makes an engine. config is nil for a set that was already read.
-func (a *Agent) newEngine(config *podconfig.PodConfig, rules look.Rules, to receivers) *engine.Engine {
+func (a *Agent) newEngine(config *podconfig.PodConfig, rules readonly.Rules, to receivers) *engine.Engine {
 	cfg, services := a.cfg, to.services
 	if services == nil {
 		services = a.api.services()
@@ -89,7 +89,7 @@ func (a *Agent) newEngine(config *podconfig.PodConfig, rules look.Rules, to rece
 }
 
 // newVolumes makes the manager of pods' volumes.
-func (a *Agent) newVolumes(rules look.Rules, to receivers) *volume.Volumes {
+func (a *Agent) newVolumes(rules readonly.Rules, to receivers) *volume.Volumes {
 	cfg := volume.Config{
 		RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, ContainerLogsDir: a.cfg.LogLinks(), Log: a.log,
 		ClusterDomain: a.cfg.PodDomain(), Allocatable: a.host.node.Allocatable, SELinux: volume.SELinuxEnabled(), FileLabel: volume.FileLabel(os.DirFS("/")),

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/bootid"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/plan"
@@ -54,7 +54,7 @@ func openHaltManager(cfg Config) (*haltManager, error) {
 	signal.Notify(h.power, unix.SIGPWR) // its default action ends the agent
 	found, ok, err := record.LoadHalt(h.root, h.boot)
 	if err != nil {
-		return nil, look.Fail(look.Failure, fmt.Errorf("find out whether this node is drained or shuts down: %w", err), "remove the file if the pods may start")
+		return nil, readonly.Fail(readonly.Failure, fmt.Errorf("find out whether this node is drained or shuts down: %w", err), "remove the file if the pods may start")
 	}
 	if ok {
 		h.now = found.Applicable(h.cluster, len(h.classes) > 0)

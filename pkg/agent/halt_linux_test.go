@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/record"
@@ -169,7 +169,7 @@ func TestHalt_UnreadableFile_StartsNoPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := openHaltManager(cfg)
-	if e, ok := errors.AsType[*look.Error](err); !ok || len(e.Hints) != 1 || !strings.Contains(err.Error(), file) {
+	if e, ok := errors.AsType[*readonly.Error](err); !ok || len(e.Hints) != 1 || !strings.Contains(err.Error(), file) {
 		t.Errorf("error %v", err)
 	}
 	if _, err := os.Stat(file); err != nil {

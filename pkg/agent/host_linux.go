@@ -9,7 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/cpuset"
@@ -31,7 +31,7 @@ type host struct {
 func readHost(ctx context.Context, cfg Config) (host, error) {
 	f, err := node.Read(cfg.RootDir)
 	if err != nil {
-		return host{}, look.Fail(look.Failure, err)
+		return host{}, readonly.Fail(readonly.Failure, err)
 	}
 	if !cfg.LocalStorageCapacityIsolation {
 		delete(f.Capacity, v1.ResourceEphemeralStorage)
@@ -43,11 +43,11 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 	}
 	allocatable, err := f.Allocatable(reserved...)
 	if err != nil {
-		return host{}, look.Fail(look.Usage, err, "--system-reserved and --kube-reserved say what pods do not get")
+		return host{}, readonly.Fail(readonly.Usage, err, "--system-reserved and --kube-reserved say what pods do not get")
 	}
 	ips, err := cfg.HostIPs(ctx)
 	if err != nil {
-		return host{}, look.Fail(look.Usage, fmt.Errorf("--node-ip: %w", err))
+		return host{}, readonly.Fail(readonly.Usage, fmt.Errorf("--node-ip: %w", err))
 	}
 	cpus, err := readCPUs(cfg, f, os.DirFS("/sys"))
 	if err != nil {
@@ -92,7 +92,7 @@ func (a *Agent) limitReserved(event nodeEvent) error {
 			list = kube
 		}
 		if err := a.groups.LimitReserved(c.Name, list, c.Compressible); err != nil {
-			return look.Fail(look.Failure, fmt.Errorf("--enforce-node-allocatable: %w", err),
+			return readonly.Fail(readonly.Failure, fmt.Errorf("--enforce-node-allocatable: %w", err),
 				fmt.Sprintf("create the cgroup that --%s-reserved-cgroup names, or enforce only pods", c.Of))
 		}
 		event("NodeAllocatableEnforced", v1.EventTypeNormal, fmt.Sprintf("Updated limits on %s reserved cgroup %s", c.Of, c.Name))

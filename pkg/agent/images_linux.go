@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/pkg/controller"
 	"github.com/nodectl/nodectl/pkg/cri"
@@ -201,7 +201,7 @@ func OpenImagesReadOnly(ctx context.Context, cfg Config) (*Images, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, look.Fail(look.Runtime, err, "--runtime-endpoint names its socket")
+		return nil, readonly.Fail(readonly.Runtime, err, "--runtime-endpoint names its socket")
 	}
 	c := inventoryConfig(cfg, runtime)
 	c.Desired, c.ReadOnly = recordedImages(cfg), true
@@ -223,7 +223,7 @@ func OpenImages(ctx context.Context, cfg Config) (*Images, error) {
 	if i.puller, err = newPuller(cfg, i.runtime, nil); err != nil {
 		_ = i.runtime.Close()
 		unlock()
-		return nil, look.Fail(look.Usage, err)
+		return nil, readonly.Fail(readonly.Usage, err)
 	}
 	c := inventoryConfig(cfg, i.runtime)
 	c.Desired, c.RemoveRecord = recordedImages(cfg), i.puller.RemoveRecord
@@ -250,7 +250,7 @@ func (i *Images) Close() {
 // List returns the images.
 func (i *Images) List(ctx context.Context) ([]server.Image, error) {
 	all, err := imageList(ctx, i.images)
-	return all, look.Fail(look.Runtime, err)
+	return all, readonly.Fail(readonly.Runtime, err)
 }
 
 // Pull pulls an image with the node's credentials.
@@ -280,13 +280,13 @@ func (i *Images) Load(ctx context.Context, file string) ([]string, error) {
 func (i *Images) FullNames(ctx context.Context, names []string) ([]string, error) {
 	listed, err := i.runtime.Images(ctx)
 	if err != nil {
-		return nil, look.Fail(look.Runtime, err)
+		return nil, readonly.Fail(readonly.Runtime, err)
 	}
 	var all []string
 	for _, name := range names {
 		full := image.FullName(listed, name)
 		if full == "" {
-			return nil, look.Fail(look.Failure, fmt.Errorf("image %s not found", name), "nodectl get images lists them")
+			return nil, readonly.Fail(readonly.Failure, fmt.Errorf("image %s not found", name), "nodectl get images lists them")
 		}
 		all = append(all, full)
 	}

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/controller"
 	"github.com/nodectl/nodectl/pkg/engine"
@@ -43,7 +43,7 @@ func (a *Agent) joinWithoutWorkloads(ctx context.Context) error {
 		return a.stopWorkloads(ctx, pods, slices.SortedFunc(maps.Keys(running), compareKeys))
 	}
 	a.findPlaces(ctx, running)
-	return look.Fail(look.Usage, fmt.Errorf("--kubeconfig: workloads of files run on this machine, and the controllers of a cluster run workloads: %s", listWorkloads(running)),
+	return readonly.Fail(readonly.Usage, fmt.Errorf("--kubeconfig: workloads of files run on this machine, and the controllers of a cluster run workloads: %s", listWorkloads(running)),
 		"apply them to the cluster and remove them from the files; --workloads=stop removes their pods from this machine first")
 }
 
@@ -115,8 +115,8 @@ func (a *Agent) stopWorkloads(ctx context.Context, pods []*pod.Spec, keys []pod.
 			return err
 		}
 		set := &podconfig.Merged{Pods: sorted.From(pods, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })}
-		if _, err := a.newEngine(nil, look.Rules{}, receivers{}).Once(ctx, set, engine.UntilGone); err != nil {
-			return look.Fail(look.Runtime, fmt.Errorf("--workloads=stop: remove the pods of workloads: %w", err))
+		if _, err := a.newEngine(nil, readonly.Rules{}, receivers{}).Once(ctx, set, engine.UntilGone); err != nil {
+			return readonly.Fail(readonly.Runtime, fmt.Errorf("--workloads=stop: remove the pods of workloads: %w", err))
 		}
 	}
 	var errs []error
@@ -124,7 +124,7 @@ func (a *Agent) stopWorkloads(ctx context.Context, pods []*pod.Spec, keys []pod.
 		errs = append(errs, record.NewWorkloads(a.cfg.RootDir).Remove(key))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return look.Fail(look.Failure, fmt.Errorf("--workloads=stop: %w", err))
+		return readonly.Fail(readonly.Failure, fmt.Errorf("--workloads=stop: %w", err))
 	}
 	a.state = openState(a.cfg)
 	return nil

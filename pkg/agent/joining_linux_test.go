@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/record"
@@ -33,7 +33,7 @@ func joining(t *testing.T, workloads string) *Agent {
 	cfg := config.Default()
 	cfg.RootDir, cfg.RunDir, cfg.NodeName, cfg.Kubeconfig, cfg.Workloads, cfg.Filename = root, root, "n1", "node.conf", workloads, []string{dir}
 	log := slog.New(slog.DiscardHandler)
-	a := &Agent{cfg: Config{Config: look.Config{Config: cfg, Log: log, Notice: func(string) {}, Owners: []int{os.Getuid()}}}, log: log}
+	a := &Agent{cfg: Config{Config: readonly.Config{Config: cfg, Log: log, Notice: func(string) {}, Owners: []int{os.Getuid()}}}, log: log}
 	return a
 }
 
@@ -43,8 +43,8 @@ func TestJoinWithoutWorkloads_WorkloadsRunHere_AreNamed(t *testing.T) {
 	t.Parallel()
 	a := joining(t, "refuse")
 	err := a.joinWithoutWorkloads(t.Context())
-	var failed *look.Error
-	if !errors.As(err, &failed) || failed.Kind != look.Usage || len(failed.Hints) != 1 {
+	var failed *readonly.Error
+	if !errors.As(err, &failed) || failed.Kind != readonly.Usage || len(failed.Hints) != 1 {
 		t.Fatalf("%v", err)
 	}
 	for _, want := range []string{"deployment default/web (" + filepath.Join(a.cfg.Filename[0], "web.yaml") + ":1", "job default/old (no file has it any more)"} {

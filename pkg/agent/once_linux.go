@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -16,7 +16,7 @@ import (
 // Set is a set of pods for runonce, with its sources and their policy.
 type Set struct {
 	*podconfig.Merged
-	Sources look.Sources // already read
+	Sources readonly.Sources // already read
 }
 
 // NotServed returns the Services of the set, by key. runonce serves none: it ends while its pods
@@ -56,7 +56,7 @@ func (a *Agent) Ready(ctx context.Context) error {
 // machine shuts down.
 func (a *Agent) CheckPodsMayStart() error {
 	if h := a.halts.current(); h != nil {
-		return look.Fail(look.Failure, errors.New(h.Text()))
+		return readonly.Fail(readonly.Failure, errors.New(h.Text()))
 	}
 	return nil
 }
@@ -71,7 +71,7 @@ func (a *Agent) Once(ctx context.Context, set Set, until string, to Progress) (f
 	a.dns.resume(a.state.records.All)
 	receive := receivers{sinks: []engine.Sink{to}}
 	if len(workloadsIn(set.Merged)) > 0 {
-		w := a.newController(true, func() look.Rules { return set.Sources.Rules })
+		w := a.newController(true, func() readonly.Rules { return set.Sources.Rules })
 		defer w.Close()
 		receive.listeners, receive.workloads = []engine.Sink{w}, onceWorkloads{w, set.Sources.Config}
 	}
@@ -110,7 +110,7 @@ func (a *Agent) Remove(set Set) error {
 				err = fmt.Errorf("%w: pod %s: %s: %s", err, r.Key, r.Reason, r.Message)
 			}
 		}
-		return look.Fail(look.Runtime, fmt.Errorf("clean up: %w", err))
+		return readonly.Fail(readonly.Runtime, fmt.Errorf("clean up: %w", err))
 	}
 	a.log.Debug("Cleaned up")
 	return nil

@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -156,7 +156,7 @@ func ForecastReclaim(ctx context.Context, cfg Config, assume []string) (server.R
 		},
 	})
 	r, err := reclaimForecast(ctx, u, policy, assume)
-	return r, look.Fail(look.Failure, err)
+	return r, readonly.Fail(readonly.Failure, err)
 }
 
 // reclaimForecast returns the answer of /v1/reclaim.

@@ -10,7 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/balancer"
 	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/pkg/controller"
@@ -29,7 +29,7 @@ type serving struct {
 	*Agent
 	member      *member // nil on a node without a cluster
 	workloads   *controller.Controller
-	sources     look.Sources
+	sources     readonly.Sources
 	balancer    *balancer.Balancer // nil in a cluster
 	engine      *engine.Engine
 	live        *feed.Live // of the engine
@@ -47,7 +47,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	s := &serving{Agent: a, member: m}
-	s.workloads = a.newController(false, func() look.Rules { return s.sources.Rules })
+	s.workloads = a.newController(false, func() readonly.Rules { return s.sources.Rules })
 	defer s.workloads.Close()
 	if s.sources, err = a.cfg.Sources(s.reading()); err != nil {
 		return err
@@ -85,8 +85,8 @@ func (a *Agent) prepareNode(ctx context.Context) (*member, error) {
 }
 
 // reading returns how the agent reads its sources.
-func (s *serving) reading() look.Reading {
-	r := look.Reading{
+func (s *serving) reading() readonly.Reading {
+	r := readonly.Reading{
 		Recorded: s.cfg.Specs(s.state.kept), Restored: s.lastGood(), EtcdAndAPI: true, Expander: s.expander(s.workloads),
 		API: s.member.source(s.Agent, func() *feed.Live { return s.live }),
 	}
@@ -158,7 +158,7 @@ func (s *serving) run(ctx context.Context, answers server.Config) error {
 	wg.Go(func() { watchOOM(parts, s.nodeEvents(s.member), s.log) })
 	wg.Go(func() { watchDescriptors(parts, s.log) })
 	if err := s.engine.Run(ctx); err != nil {
-		return look.Fail(look.Failure, err)
+		return readonly.Fail(readonly.Failure, err)
 	}
 	s.log.Info("Agent is exiting; running containers continue")
 	return nil

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
@@ -47,25 +47,25 @@ type hints interface {
 func openRuntime(ctx context.Context, cfg Config, h host, api *api, dns *dnsServer, counts *metrics.Metrics) (*containerRuntime, error) {
 	found, err := cfg.Discover(ctx)
 	if err != nil {
-		return nil, look.Fail(look.Runtime, err, "install containerd, name a socket with --runtime-endpoint, or use the nodectl that carries its runtime")
+		return nil, readonly.Fail(readonly.Runtime, err, "install containerd, name a socket with --runtime-endpoint, or use the nodectl that carries its runtime")
 	}
 	r := &containerRuntime{events: newPullEvents(), log: cfg.Log}
 	endpoint := found.Endpoint
-	if found.Kind == look.KindBundled {
+	if found.Kind == readonly.KindBundled {
 		r.bundled = bundle.New(cfg.Bundle())
 		if endpoint, err = r.bundled.Start(ctx); err != nil {
-			return nil, look.Fail(look.Runtime, err)
+			return nil, readonly.Fail(readonly.Runtime, err)
 		}
 	}
 	client := cfg.CRI(endpoint)
 	client.RuntimeClass, client.Enforce, client.OwnDNS = api.runtimeClass, h.enforcement(cfg), dns.servers
 	client.Observe = func(c cri.Call) { counts.Call(c.Method, c.Handler, c.UserNamespace, c.Took, c.Err) }
 	if r.Runtime, err = cri.Dial(client); err != nil {
-		return nil, look.Fail(look.Usage, err)
+		return nil, readonly.Fail(readonly.Usage, err)
 	}
 	if r.puller, err = newPuller(cfg, r.Runtime, r.events.queue); err != nil {
 		_ = r.Close()
-		return nil, look.Fail(look.Usage, err, "correct the file that --image-credential-provider-config names: it lists the credential providers")
+		return nil, readonly.Fail(readonly.Usage, err, "correct the file that --image-credential-provider-config names: it lists the credential providers")
 	}
 	r.images = bundle.NewImages(bundle.ImagesConfig{
 		Dir:      cfg.Images(),
@@ -145,9 +145,9 @@ func (r *containerRuntime) await(ctx context.Context, limit time.Duration) error
 			return context.Cause(ctx)
 		case ctx.Err() == nil && time.Now().Before(deadline):
 		case errors.Is(failure, context.DeadlineExceeded):
-			return look.Fail(look.Runtime, errors.New("container runtime at "+r.Endpoint()+" does not answer"))
+			return readonly.Fail(readonly.Runtime, errors.New("container runtime at "+r.Endpoint()+" does not answer"))
 		default:
-			return look.Fail(look.Runtime, failure)
+			return readonly.Fail(readonly.Runtime, failure)
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
@@ -82,14 +82,14 @@ func (s *serving) tlsPort() (server.Access, *server.TLS, error) {
 		TokensFor: cfg.TokenCacheTTL, AllowedFor: cfg.AuthorizedCacheTTL, DeniedFor: cfg.UnauthorizedCacheTTL,
 	})
 	if err != nil {
-		return nil, nil, look.Fail(look.Usage, fmt.Errorf("--port: %w", err))
+		return nil, nil, readonly.Fail(readonly.Usage, fmt.Errorf("--port: %w", err))
 	}
 	s.certificate, err = certificate.NewServing(certificate.ServingConfig{
 		Node: cfg.NodeName, Addresses: s.addresses, CertFile: cfg.TLSCertFile, KeyFile: cfg.TLSPrivateKeyFile,
 		Rotate: cfg.RotateServerCertificates && client != nil, API: client, Dir: cfg.Certificates(), Log: s.log,
 	})
 	if err != nil {
-		return nil, nil, look.Fail(look.Usage, fmt.Errorf("--tls-cert-file: %w", err))
+		return nil, nil, readonly.Fail(readonly.Usage, fmt.Errorf("--tls-cert-file: %w", err))
 	}
 	return callers, &server.TLS{
 		Address:     net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.ServerPort())),

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/balancer"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -389,7 +389,7 @@ func (a *Agent) clearServices() error {
 		err = errors.Join(err, f.Route(p, false))
 	}
 	if err != nil {
-		return look.Fail(look.Failure, err)
+		return readonly.Fail(readonly.Failure, err)
 	}
 	return record.NewServices(a.cfg.RootDir).Remove()
 }

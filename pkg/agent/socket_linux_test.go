@@ -21,7 +21,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/client"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/cri"
@@ -78,7 +78,7 @@ func fedEngine(t testing.TB, log *slog.Logger) (fed, Config, *engine.Engine, hin
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
-	cfg := Config{Config: look.Config{
+	cfg := Config{Config: readonly.Config{
 		Config: config.Config{RootDir: root, PodLogsDir: filepath.Join(root, "logs"), NodeName: "n1", SyncFrequency: time.Minute}, Log: log,
 	}}
 	rt := critest.New()
@@ -86,7 +86,7 @@ func fedEngine(t testing.TB, log *slog.Logger) (fed, Config, *engine.Engine, hin
 	f := fed{make(chan source.Snapshot)}
 	client := rt.Connect().CRI(cri.Config{Node: "n1", PodLogsDir: cfg.PodLogsDir, Log: log})
 	a := &Agent{cfg: cfg, log: log, state: openState(cfg), runtime: &containerRuntime{Runtime: client, hints: pleg.New(pleg.Config{Runtime: client})}, halts: &haltManager{}}
-	e := a.newEngine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}), look.Rules{}, receivers{})
+	e := a.newEngine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}), readonly.Rules{}, receivers{})
 	runUntilEnd(t, e.Run)
 	return f, cfg, e, a.runtime.hints
 }

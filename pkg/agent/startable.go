@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/doctor"
 )
@@ -39,13 +39,13 @@ func identity(cfg config.Config) error {
 	file, first := cfg.Kubeconfig, cfg.BootstrapKubeconfig
 	switch {
 	case file == "" && first != "":
-		return look.Fail(look.Usage, errors.New("--bootstrap-kubeconfig needs --kubeconfig: the file that is written once there is a certificate"))
+		return readonly.Fail(readonly.Usage, errors.New("--bootstrap-kubeconfig needs --kubeconfig: the file that is written once there is a certificate"))
 	case file == "" || exists(file):
 		return nil
 	case first == "":
-		return look.Fail(look.Usage, fmt.Errorf("--kubeconfig: %s does not exist, and --bootstrap-kubeconfig is not set", file))
+		return readonly.Fail(readonly.Usage, fmt.Errorf("--kubeconfig: %s does not exist, and --bootstrap-kubeconfig is not set", file))
 	case !exists(first):
-		return look.Fail(look.Usage, fmt.Errorf("neither --kubeconfig %s nor --bootstrap-kubeconfig %s exists", file, first), "'kubeadm join' writes them")
+		return readonly.Fail(readonly.Usage, fmt.Errorf("neither --kubeconfig %s nor --bootstrap-kubeconfig %s exists", file, first), "'kubeadm join' writes them")
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func ownRoot(cfg config.Config) error {
 	if name == "" {
 		return nil
 	}
-	return look.Fail(look.Usage, fmt.Errorf("--root-dir: %s is a kubelet's: %s is there", cfg.RootDir, name), "give nodectl a directory of its own; its default is /var/lib/nodectl")
+	return readonly.Fail(readonly.Usage, fmt.Errorf("--root-dir: %s is a kubelet's: %s is there", cfg.RootDir, name), "give nodectl a directory of its own; its default is /var/lib/nodectl")
 }
 
 // kernelDefaults compares the kernel's settings with those that a node needs.
@@ -80,7 +80,7 @@ func kernelDefaults(dir string) error {
 		}
 	}
 	if len(wrong) > 0 {
-		return look.Fail(look.Failure, fmt.Errorf("--protect-kernel-defaults: %s", strings.Join(wrong, "; ")), "set them in /etc/sysctl.d")
+		return readonly.Fail(readonly.Failure, fmt.Errorf("--protect-kernel-defaults: %s", strings.Join(wrong, "; ")), "set them in /etc/sysctl.d")
 	}
 	return nil
 }
@@ -89,12 +89,12 @@ func kernelDefaults(dir string) error {
 func noSwap(file string) error {
 	data, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return look.Fail(look.Failure, fmt.Errorf("--fail-swap-on: %w", err))
+		return readonly.Fail(readonly.Failure, fmt.Errorf("--fail-swap-on: %w", err))
 	}
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
 	if len(lines) > 1 { // the first one is the header
 		device := strings.Fields(lines[1])[0]
-		return look.Fail(look.Failure, fmt.Errorf("--fail-swap-on: swap is on: %s", device), "'swapoff -a', and take it out of /etc/fstab; or --fail-swap-on=false")
+		return readonly.Fail(readonly.Failure, fmt.Errorf("--fail-swap-on: swap is on: %s", device), "'swapoff -a', and take it out of /etc/fstab; or --fail-swap-on=false")
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func noSwap(file string) error {
 // cgroup2 returns an error on a machine with cgroup v1 (C-1.41.5).
 func cgroup2(dir string) error {
 	if !exists(filepath.Join(dir, "cgroup.controllers")) {
-		return look.Fail(look.Failure, errors.New("--fail-cgroup-v1: this machine has no cgroup v2"), "boot with systemd.unified_cgroup_hierarchy=1, or --fail-cgroup-v1=false")
+		return readonly.Fail(readonly.Failure, errors.New("--fail-cgroup-v1: this machine has no cgroup v2"), "boot with systemd.unified_cgroup_hierarchy=1, or --fail-cgroup-v1=false")
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
@@ -61,7 +61,7 @@ func (a *Agent) lastGood() map[string]podconfig.Restored {
 	if err != nil {
 		a.log.Warn("Failed to read some of the last good sets", "error", err)
 	}
-	return look.SetsByLayer(sets)
+	return readonly.SetsByLayer(sets)
 }
 
 // newSets returns the store of last good sets: below the root directory, with Secrets encrypted. If

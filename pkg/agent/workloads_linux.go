@@ -9,7 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/controller"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
@@ -22,7 +22,7 @@ import (
 
 // newController makes the Controller of workloads. once is true for runonce: CronJobs then start no
 // Jobs. rules returns the rules of the sources; its first call comes with the first workload.
-func (a *Agent) newController(once bool, rules func() look.Rules) *controller.Controller {
+func (a *Agent) newController(once bool, rules func() readonly.Rules) *controller.Controller {
 	return controller.New(controller.Config{
 		Node: a.cfg.NodeName, Recorded: a.cfg.RecordedPods(a.state.kept, a.state.reported), Store: record.NewWorkloads(a.cfg.RootDir),
 		Live: true, NoSchedules: once, Event: a.workloadEvent, Log: a.log, Keep: a.keepLogs,

@@ -1,10 +1,10 @@
-// Package look is the half of an agent that changes nothing. It reads the configured sources, the
+// Package readonly is the half of an agent that changes nothing. It reads the configured sources, the
 // container runtime of this machine, and an agent's files below the root directory. Commands that
 // run beside an agent or without one use it. An agent reads its sources with it, too.
 //
 // The package uses the runtime as a plan.Observer, which has no method that changes anything. Only
 // Config.Connect returns a client that can change the runtime, for package agent.
-package look
+package readonly
 
 import (
 	"errors"

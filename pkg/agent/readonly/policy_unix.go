@@ -1,6 +1,6 @@
 //go:build unix
 
-package look
+package readonly
 
 import (
 	"fmt"
