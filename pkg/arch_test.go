@@ -36,8 +36,8 @@ var rules = []struct {
 	{module + "pkg/service", []string{"pkg/agent", "pkg/balancer", "pkg/service/nft", "test/benchservices"}, "the balancer asks it; adapters do not decide"},
 	{module + "pkg/forecast", []string{"pkg/agent/readonly", "pkg/ui"}, "a dry run and what shows it; what acts does not ask for it"},
 	{module + "pkg/hidden", []string{"pkg/server", "pkg/ui"}, "texts of others are escaped where they are written"},
-	{module + "pkg/patience", []string{"pkg/agent", "pkg/controller", "pkg/engine", "pkg/stats", "pkg/suspect"}, "the calls that may hang in the kernel"},
-	{module + "pkg/panics", []string{"pkg/controller", "pkg/dns/server", "pkg/engine", "pkg/patience", "pkg/prober"}, "a panic is handled where it must not end the process"},
+	{module + "pkg/boundedcall", []string{"pkg/agent", "pkg/controller", "pkg/engine", "pkg/stats", "pkg/suspect"}, "the calls that may hang in the kernel"},
+	{module + "pkg/panics", []string{"pkg/boundedcall", "pkg/controller", "pkg/dns/server", "pkg/engine", "pkg/prober"}, "a panic is handled where it must not end the process"},
 	{module + "pkg/prober", []string{"pkg/engine"}, "the sync loop says what there is to probe, and takes the results"},
 	{module + "pkg/migration", []string{"pkg/apiclient", "pkg/csi", "pkg/stats", "pkg/volume"}, "volumes are translated where they are read; CSINode says so"},
 	{module + "pkg/cpuset", []string{"pkg/agent", "pkg/config", "pkg/engine", "pkg/plan", "test/..."}, "admission asks which CPUs and memory containers get"},
@@ -141,7 +141,7 @@ var only = map[string][]string{
 		"pkg/source/http", "pkg/source/stdin", "pkg/status", "pkg/suggest", "pkg/trust", "pkg/workload",
 	},
 	"pkg/activity":          {"pkg/pod"},
-	"pkg/patience":          {"pkg/panics"},
+	"pkg/boundedcall":       {"pkg/panics"},
 	"pkg/panics":            nil,
 	"pkg/pod":               nil,
 	"pkg/startlimit":        nil,
@@ -158,13 +158,13 @@ var only = map[string][]string{
 	"pkg/reclaim":           {"pkg/pod"},
 	"pkg/balancer":          {"pkg/backoff", "pkg/pod", "pkg/service", "pkg/service/nft"},
 	"pkg/service/nft":       {"pkg/service"},
-	"pkg/controller":        {"pkg/backoff", "pkg/panics", "pkg/patience", "pkg/pod", "pkg/workload"},
+	"pkg/controller":        {"pkg/backoff", "pkg/boundedcall", "pkg/panics", "pkg/pod", "pkg/workload"},
 	"pkg/upkeep":            {"pkg/pod", "pkg/reclaim"},
 	"pkg/prober":            {"pkg/activity", "pkg/panics", "pkg/pod", "pkg/probe"},
 	"pkg/plan":              {"pkg/cpuset", "pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
 	"pkg/feed":              {"pkg/pod", "pkg/podconfig", "pkg/podspec"},
 	"pkg/forecast":          {"pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
-	"pkg/engine":            {"pkg/activity", "pkg/backoff", "pkg/cpuset", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/patience", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/prober", "pkg/shutdown", "pkg/startlimit", "pkg/status"},
+	"pkg/engine":            {"pkg/activity", "pkg/backoff", "pkg/boundedcall", "pkg/cpuset", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/prober", "pkg/shutdown", "pkg/startlimit", "pkg/status"},
 
 	"pkg/bootid":     nil,
 	"pkg/keylock":    nil,
@@ -422,7 +422,7 @@ func TestGoroutinesHaveOwners(t *testing.T) {
 			continue
 		}
 		ast.Inspect(f.ast, func(n ast.Node) bool {
-			if _, ok := n.(*ast.GoStmt); ok && f.dir != "pkg/patience" { // its calls may never end
+			if _, ok := n.(*ast.GoStmt); ok && f.dir != "pkg/boundedcall" { // its calls may never end
 				t.Errorf("%s: a go statement; use sync.WaitGroup.Go in a function that waits", f.at(n))
 			}
 			return true

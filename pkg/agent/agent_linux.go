@@ -11,6 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/agent/readonly"
 	"github.com/nodectl/nodectl/pkg/atomicfile"
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/csi"
 	"github.com/nodectl/nodectl/pkg/device"
@@ -18,7 +19,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/event"
 	"github.com/nodectl/nodectl/pkg/metrics"
 	"github.com/nodectl/nodectl/pkg/node"
-	"github.com/nodectl/nodectl/pkg/patience"
 	"github.com/nodectl/nodectl/pkg/record"
 	"github.com/nodectl/nodectl/pkg/shutdown/logind"
 )
@@ -44,13 +44,13 @@ type Agent struct {
 	events    *event.Store
 	halts     *haltManager
 	board     *activity.Board
-	logCopies *patience.Calls // copies of logs of workloads' pods
+	logCopies *boundedcall.Calls // copies of logs of workloads' pods
 }
 
 // Open locks the root directory and finds the runtime. If that is the bundled runtime, Open starts
 // it. Close releases both; pods stay.
 func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
-	a := &Agent{cfg: cfg, log: cfg.Log, board: activity.NewBoard(), logCopies: patience.New(4)}
+	a := &Agent{cfg: cfg, log: cfg.Log, board: activity.NewBoard(), logCopies: boundedcall.New(4)}
 	if cfg.ContentionProfiling {
 		runtime.SetBlockProfileRate(1) // the kubelet's
 	}

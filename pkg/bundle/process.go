@@ -206,11 +206,11 @@ func logfmt(line, key string) string {
 	return word
 }
 
-// end sends the process SIGTERM, and SIGKILL after patience.
-func (r *Runtime) end(ctx context.Context, p process, patience time.Duration) error {
+// end sends the process SIGTERM, and SIGKILL after grace.
+func (r *Runtime) end(ctx context.Context, p process, grace time.Duration) error {
 	var ended bool
 	var err error
-	if lost := p.handle.WithHandle(func(fd uintptr) { ended, err = endPidfd(ctx, int(fd), patience) }); lost != nil && !errors.Is(lost, os.ErrProcessDone) {
+	if lost := p.handle.WithHandle(func(fd uintptr) { ended, err = endPidfd(ctx, int(fd), grace) }); lost != nil && !errors.Is(lost, os.ErrProcessDone) {
 		return fmt.Errorf("end process %d (%s): %w", p.pid, p.name, lost)
 	}
 	r.reap()
@@ -220,13 +220,13 @@ func (r *Runtime) end(ctx context.Context, p process, patience time.Duration) er
 	return err
 }
 
-// endPidfd sends SIGTERM and, after patience, SIGKILL, and reports whether the process
+// endPidfd sends SIGTERM and, after grace, SIGKILL, and reports whether the process
 // has ended.
-func endPidfd(ctx context.Context, fd int, patience time.Duration) (ended bool, err error) {
+func endPidfd(ctx context.Context, fd int, grace time.Duration) (ended bool, err error) {
 	for _, s := range []struct {
 		signal unix.Signal
 		wait   time.Duration
-	}{{unix.SIGTERM, patience}, {unix.SIGKILL, killLimit}} {
+	}{{unix.SIGTERM, grace}, {unix.SIGKILL, killLimit}} {
 		if err := unix.PidfdSendSignal(fd, s.signal, nil, 0); err != nil {
 			return errors.Is(err, unix.ESRCH), nil
 		}

@@ -32,8 +32,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// patience is how long Destroy waits for processes to end.
-const patience = time.Second
+// endTimeout is how long Destroy waits for processes to end.
+const endTimeout = time.Second
 
 // Config is the configuration of Cgroups.
 type Config struct {
@@ -54,10 +54,10 @@ type Config struct {
 
 // Cgroups manages the pods' cgroups. Many goroutines may use it, each for different pods.
 type Cgroups struct {
-	cfg      Config
-	host     func() (*host, error)
-	marks    *marks
-	patience time.Duration // tests change it
+	cfg        Config
+	host       func() (*host, error)
+	marks      *marks
+	endTimeout time.Duration // tests change it
 
 	driver atomic.Pointer[bool] // whether it is systemd, by the last answer; nil: none yet
 
@@ -74,7 +74,7 @@ func New(c Config) *Cgroups {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Cgroups{cfg: c, host: sync.OnceValues(findHost), marks: newMarks(c.Node, c.RootDir), patience: patience, trees: map[bool]*tree{}, left: map[string]bool{}}
+	return &Cgroups{cfg: c, host: sync.OnceValues(findHost), marks: newMarks(c.Node, c.RootDir), endTimeout: endTimeout, trees: map[bool]*tree{}, left: map[string]bool{}}
 }
 
 // Ensure makes the pod's cgroup, or sets its limits to want's, and returns its name in the runtime's
@@ -90,7 +90,7 @@ func (c *Cgroups) Ensure(want *pod.Spec) (parent string, err error) {
 	}
 	uid, m := want.UID(), c.memberOf(want.Pod)
 	if was, ok := c.member(t, uid); ok && was.class != m.class { // of an earlier instance
-		if err := c.remove(t, t.pod(was.class, uid), c.patience); err != nil {
+		if err := c.remove(t, t.pod(was.class, uid), c.endTimeout); err != nil {
 			return "", fmt.Errorf("make the cgroup of pod %s: %w", want.Key, err)
 		}
 	}
@@ -176,7 +176,7 @@ func (c *Cgroups) Destroy(uid string) error {
 		return fmt.Errorf("remove the cgroup of pod %s: %w", uid, err)
 	}
 	for _, t := range trees {
-		err := c.leave(t, uid, c.patience)
+		err := c.leave(t, uid, c.endTimeout)
 		if left := (*occupiedError)(nil); errors.As(err, &left) && c.again(uid) {
 			c.cfg.Log.Warn("Killing processes that a pod left behind", "podUID", uid, "processes", strings.Join(left.processes, ", "))
 			err = c.killAll(t, uid)

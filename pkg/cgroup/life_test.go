@@ -171,7 +171,7 @@ func TestI6_DestroyWaitsForProcesses(t *testing.T) {
 	want(t, "still a parent", g.Parent(shape(t, "a", burstablePod)), at)
 	var said strings.Builder
 	g.cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
-	g.patience = time.Hour
+	g.endTimeout = time.Hour
 	synctest.Test(t, func(t *testing.T) { // time passes while Destroy waits
 		go func() {
 			time.Sleep(5 * pause)

@@ -64,7 +64,7 @@ func (c *Cgroups) killAll(t *tree, uid string) (err error) {
 				kill(dir)
 			}
 		}
-		if err = c.leave(t, uid, c.patience/killRounds); err == nil {
+		if err = c.leave(t, uid, c.endTimeout/killRounds); err == nil {
 			return nil
 		}
 	}

@@ -3,8 +3,8 @@ package controller
 import (
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 	"github.com/nodectl/nodectl/pkg/panics"
-	"github.com/nodectl/nodectl/pkg/patience"
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
@@ -63,7 +63,7 @@ func (c *Controller) copyLogs(e *entry, failed workload.FailedVersion, now time.
 func (c *Controller) startCopy(e *entry, failed workload.FailedVersion, done chan<- struct{}) {
 	o, name := e.object, e.name()
 	c.copies.Add(1)
-	patience.Start(func() error {
+	boundedcall.Start(func() error {
 		err := panics.ToError(func() error {
 			c.cfg.Keep(o, failed)
 			return nil

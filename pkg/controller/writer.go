@@ -4,8 +4,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 	"github.com/nodectl/nodectl/pkg/panics"
-	"github.com/nodectl/nodectl/pkg/patience"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -49,7 +49,7 @@ func (w *writer) add(of pod.ObjectKey, layer string, state []byte) *write {
 	w.queue = append(w.queue, next)
 	if !w.runs {
 		w.runs = true
-		patience.Start(w.run)
+		boundedcall.Start(w.run)
 	}
 	return next
 }

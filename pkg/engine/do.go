@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 	"github.com/nodectl/nodectl/pkg/panics"
-	"github.com/nodectl/nodectl/pkg/patience"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podview"
@@ -315,7 +315,7 @@ func (w *worker) startCall(ctx context.Context, f func() error) error {
 // until f has ended. If f hangs when the agent exits, call returns before f has ended, and sets
 // failedSteps.leftBehind. The worker must then return without using the variables that f writes.
 func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews func(), f func() error) error {
-	done := patience.Start(f)
+	done := boundedcall.Start(f)
 	exiting, left := ctx.Done(), (<-chan time.Time)(nil)
 	late := time.NewTimer(slotTimeout)
 	defer late.Stop()

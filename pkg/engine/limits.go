@@ -7,7 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/activity"
-	"github.com/nodectl/nodectl/pkg/patience"
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -53,7 +53,7 @@ type overfull struct {
 type measurement struct {
 	running bool
 	rounds  int // how many were due
-	calls   *patience.Calls
+	calls   *boundedcall.Calls
 	found   chan overfull // capacity 0: an instance that exceeds a limit
 	done    chan struct{} // capacity 1: a round is over
 }
@@ -62,7 +62,7 @@ type measurement struct {
 const measurementPeriod = 10 * time.Second
 
 func newMeasurement() measurement {
-	return measurement{calls: patience.New(maxHanging), found: make(chan overfull), done: make(chan struct{}, 1)}
+	return measurement{calls: boundedcall.New(maxHanging), found: make(chan overfull), done: make(chan struct{}, 1)}
 }
 
 // measure begins a round, unless no pod has such a limit.

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/activity"
-	"github.com/nodectl/nodectl/pkg/patience"
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/prober"
 )
@@ -94,14 +94,14 @@ func (l *loop) sweepDirectories(ctx context.Context) {
 	l.env.sweep.begin(maps.Clone(keep)) // the loop adds new pods to this copy
 	l.workers.Go(func() {
 		var removed []string
-		err := patience.New(1).Do(ctx, "sweep", 0, func() (err error) {
+		err := boundedcall.New(1).Do(ctx, "sweep", 0, func() (err error) {
 			if l.cfg.Claims != nil {
 				l.cfg.Claims.Sweep(l.env.sweep.keeps)
 			}
 			removed, err = l.cfg.Volumes.Sweep(ctx, l.env.sweep.keeps)
 			return err
 		})
-		if errors.Is(err, patience.ErrHangs) { // and the agent exits
+		if errors.Is(err, boundedcall.ErrHangs) { // and the agent exits
 			return
 		}
 		l.env.sweep.end()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nodectl/nodectl/pkg/activity"
-	"github.com/nodectl/nodectl/pkg/patience"
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -45,13 +45,13 @@ func logsOf(have pod.Actual) []logFile {
 // podPatience.
 type rotation struct {
 	running bool
-	calls   *patience.Calls
+	calls   *boundedcall.Calls
 	done    chan error // capacity 1: the last failure of a round
 	failing bool       // the last round failed, and note has logged that
 }
 
 func newRotation() rotation {
-	return rotation{calls: patience.New(maxHanging), done: make(chan error, 1)}
+	return rotation{calls: boundedcall.New(maxHanging), done: make(chan error, 1)}
 }
 
 // rotate begins a round over the logs of all running containers.
@@ -81,7 +81,7 @@ func (l *loop) rotate(ctx context.Context) {
 }
 
 // rotateAll rotates logs, Config.LogWorkers at a time, and returns the first failure.
-func rotateAll(ctx context.Context, cfg Config, calls *patience.Calls, files []logFile) error {
+func rotateAll(ctx context.Context, cfg Config, calls *boundedcall.Calls, files []logFile) error {
 	var all errgroup.Group
 	all.SetLimit(cfg.LogWorkers)
 	for _, f := range files {
@@ -97,7 +97,7 @@ func rotateAll(ctx context.Context, cfg Config, calls *patience.Calls, files []l
 			if err == nil || ctx.Err() != nil {
 				return nil
 			}
-			if errors.Is(err, patience.ErrHangs) {
+			if errors.Is(err, boundedcall.ErrHangs) {
 				err = fmt.Errorf("rotate %s: %w", f.path, err)
 			}
 			cfg.Log.Debug("Failed to rotate container log", "log", f.path, "error", err)

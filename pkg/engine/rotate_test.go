@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nodectl/nodectl/pkg/patience"
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 )
 
 // slowLogs is a Logs that takes a second for each log.
@@ -34,7 +34,7 @@ func TestRotateAll_Workers_LimitRotationsAtATime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			logs := &slowLogs{}
 			began := time.Now()
-			err := rotateAll(t.Context(), Config{Logs: logs, LogWorkers: workers, Log: slog.New(slog.DiscardHandler)}, patience.New(maxHanging), []logFile{
+			err := rotateAll(t.Context(), Config{Logs: logs, LogWorkers: workers, Log: slog.New(slog.DiscardHandler)}, boundedcall.New(maxHanging), []logFile{
 				{path: "a"}, {path: "broken"}, {path: "c"}, {path: "d"}, {path: "e"}, {path: "f"},
 			})
 			if err == nil || int(logs.most.Load()) != workers || time.Since(began) != took {

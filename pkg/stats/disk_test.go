@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nodectl/nodectl/pkg/patience"
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 )
 
 // ending is a context that times out after left calls of Err.
@@ -79,7 +79,7 @@ func TestDisks_PodHangs_OthersAreMeasured(t *testing.T) {
 	}
 	every := func(*v1.Pod) bool { return true }
 	answers := make(chan struct{})
-	if err := s.calls.Do(t.Context(), "hangs", time.Nanosecond, func() error { <-answers; return nil }); !errors.Is(err, patience.ErrHangs) { // in an earlier request
+	if err := s.calls.Do(t.Context(), "hangs", time.Nanosecond, func() error { <-answers; return nil }); !errors.Is(err, boundedcall.ErrHangs) { // in an earlier request
 		t.Fatal(err)
 	}
 	known, err := s.disks(t.Context(), r, true, every)

@@ -21,7 +21,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/patience"
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -80,9 +80,9 @@ type Stats struct {
 
 	measuring chan struct{}       // cap 1: full during a measurement; its holder owns dirs
 	dirs      map[string]measured // disk usage of volumes and logs, by the pods' UIDs
-	calls     *patience.Calls     // measurements, by the pods' UIDs
+	calls     *boundedcall.Calls  // measurements, by the pods' UIDs
 	// claimCalls are those with claims, whose servers may not answer.
-	claimCalls *patience.Calls
+	claimCalls *boundedcall.Calls
 
 	machine func() machine // read once
 }
@@ -96,7 +96,7 @@ func New(c Config) *Stats {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Remeasure = cmp.Or(c.Remeasure, time.Minute)
-	s := &Stats{cfg: c, proc: "/proc", sys: "/sys", mountinfo: "/proc/self/mountinfo", now: time.Now, turn: make(chan struct{}, 1), measuring: make(chan struct{}, 1), calls: patience.New(maxHanging), claimCalls: patience.New(maxHanging)}
+	s := &Stats{cfg: c, proc: "/proc", sys: "/sys", mountinfo: "/proc/self/mountinfo", now: time.Now, turn: make(chan struct{}, 1), measuring: make(chan struct{}, 1), calls: boundedcall.New(maxHanging), claimCalls: boundedcall.New(maxHanging)}
 	s.machine = sync.OnceValue(func() machine { return lookAtMachine(s.proc, s.sys) })
 	return s
 }

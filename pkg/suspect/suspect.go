@@ -4,7 +4,7 @@
 // It reads /proc and asks mounts for their size. It reads no file of a process that waits for
 // the process's memory, such as its command line, before it knows that the process runs.
 //
-// The package never waits for a hanging mount or process (package patience).
+// The package never waits for a hanging mount or process (package boundedcall).
 package suspect
 
 import (
@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/activity"
-	"github.com/nodectl/nodectl/pkg/patience"
+	"github.com/nodectl/nodectl/pkg/boundedcall"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -45,7 +45,7 @@ type Finder struct {
 	proc  string
 	statf func(path string) error
 	read  func(path string) ([]byte, error)
-	calls *patience.Calls // of statf, and for /proc
+	calls *boundedcall.Calls // of statf, and for /proc
 }
 
 // New returns a Finder for this machine. It does no I/O.
@@ -53,7 +53,7 @@ func New() *Finder {
 	return &Finder{proc: "/proc", statf: func(path string) error {
 		var s unix.Statfs_t
 		return unix.Statfs(path, &s)
-	}, read: os.ReadFile, calls: patience.New(maxAsked)}
+	}, read: os.ReadFile, calls: boundedcall.New(maxAsked)}
 }
 
 // Mounts returns the mounts that a pod uses: those that paths are on, and those below the
@@ -99,7 +99,7 @@ func (f *Finder) ask(ctx context.Context, mounts []activity.Mount) {
 		m := &mounts[i]
 		wg.Go(func() {
 			err := f.calls.Do(ctx, m.Path, answersWithin, func() error { return f.statf(m.Path) })
-			if m.Hangs = errors.Is(err, patience.ErrHangs); err != nil && !m.Hangs {
+			if m.Hangs = errors.Is(err, boundedcall.ErrHangs); err != nil && !m.Hangs {
 				m.Error = err.Error()
 			}
 		})
@@ -228,7 +228,7 @@ func (f *Finder) worksFor(ctx context.Context, p process, key pod.Key) bool {
 		return err
 	})
 	if err != nil {
-		return errors.Is(err, patience.ErrHangs)
+		return errors.Is(err, boundedcall.ErrHangs)
 	}
 	for entry := range strings.SplitSeq(string(environment), "\x00") {
 		if arguments, ok := strings.CutPrefix(entry, "CNI_ARGS="); ok {

@@ -86,9 +86,9 @@ func newObjects(begin func(read func(context.Context)) (end func())) *objects {
 }
 
 // start starts a reader. read calls tell for each answer until its context ends.
-func (o *objects) start(r *reader, patience time.Duration, read func(ctx context.Context, tell func(*pod.Object, error))) {
+func (o *objects) start(r *reader, limit time.Duration, read func(ctx context.Context, tell func(*pod.Object, error))) {
 	if now := time.Now(); len(o.waiting) == 0 || now.After(o.until) {
-		o.until = now.Add(patience)
+		o.until = now.Add(limit)
 	}
 	o.waiting[r] = struct{}{}
 	r.end = o.begin(func(ctx context.Context) {

@@ -1,4 +1,4 @@
-// Package patience makes calls that may never end: those to file systems whose server does not
+// Package boundedcall makes calls that may never end: those to file systems whose server does not
 // answer hang in the kernel, and nothing can end them.
 //
 // The periodic jobs of the engine, the statistics and `nodectl why` make such calls for many pods
@@ -8,7 +8,7 @@
 // A worker that leaves a call behind when the agent exits uses Start.
 //
 // No other package starts a goroutine that outlives the function that started it.
-package patience
+package boundedcall
 
 import (
 	"context"
