@@ -51,7 +51,7 @@ func tcpSettings() []string {
 
 // kubeletSettings names the settings for a machine that was set up for a kubelet.
 func kubeletSettings() []string {
-	return []string{"kubelet-config", "config-dir", "logging-format", "log-split-stream", "oom-score-adj", "max-open-files", "volume-stats-agg-period", "volume-health", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
+	return []string{"kubelet-config", "config-dir", "logging-format", "log-split-stream", "vmodule", "oom-score-adj", "max-open-files", "volume-stats-agg-period", "volume-health", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
 }
 
 // agentSettings names the settings of commands that run pods.
@@ -69,7 +69,7 @@ func nodeSettings() []string {
 		"container-log-max-workers", "container-log-monitor-interval", "user-namespaces-ids-per-pod",
 		"pods-per-core", "enforce-node-allocatable", "system-reserved-cgroup", "kube-reserved-cgroup", "local-storage-capacity-isolation",
 		"cpu-cfs-quota", "cpu-cfs-quota-period", "memory-swap-behavior", "single-process-oom-kill",
-		"memory-qos", "memory-throttling-factor", "memory-reservation-policy",
+		"memory-qos", "memory-throttling-factor", "memory-reservation-policy", "disabled-features",
 		"cpu-manager-policy", "cpu-manager-policy-options", "reserved-cpus", "memory-manager-policy", "reserved-memory",
 		"topology-manager-policy", "topology-manager-policy-options", "topology-manager-scope"}
 }
@@ -81,6 +81,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("config", config.DefaultFile, "config file")
 	f.String("log-level", d.LogLevel, "error, warn, info (default of serve) or debug")
 	f.Bool("log-split-stream", d.LogSplitStream, "write the log of serve to standard output, and only its errors to standard error")
+	f.StringSlice("vmodule", d.VModule, "also write debug messages of these source files of nodectl to the log: evict*=4,...")
 	f.String("logging-format", d.LoggingFormat, "format of the log: text, or json with the kubelet's keys")
 	f.String("color", d.Color, "auto, always or never")
 	f.String("root-dir", d.RootDir, "state directory")
@@ -219,6 +220,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Bool("memory-qos", d.MemoryQoS, "throttle and protect memory on cgroup v2 (alpha)")
 	f.Float64("memory-throttling-factor", d.MemoryThrottlingFactor, "with --memory-qos, where throttling starts: from 0 (memory request) to 1 (memory limit)")
 	f.String("memory-reservation-policy", d.MemoryReservationPolicy, "with --memory-qos, memory to protect: None or TieredReservation")
+	f.StringSlice("disabled-features", d.DisabledFeatures, "features of the kubelet that this node does without, by the names of their gates: NodeDeclaredFeatures,...")
 	f.String("cpu-manager-policy", d.CPUManagerPolicy, "exclusive CPUs for containers: none or static")
 	f.StringSlice("cpu-manager-policy-options", d.CPUManagerPolicyOptions, "options of the CPU manager policy static: full-pcpus-only=true,...")
 	f.String("reserved-cpus", d.ReservedCPUs, "CPUs that are never exclusive: 0-1,8; replaces reserved amounts of CPU")
@@ -248,7 +250,7 @@ func settingFlags() *pflag.FlagSet {
 		{"cpu-manager-policy", "POLICY"}, {"cpu-manager-policy-options", "OPTIONS"}, {"reserved-cpus", "CPUS"}, {"memory-manager-policy", "POLICY"}, {"reserved-memory", "AMOUNTS"},
 		{"topology-manager-policy", "POLICY"}, {"topology-manager-policy-options", "OPTIONS"}, {"topology-manager-scope", "SCOPE"},
 		{"image-pull-credentials-verification-policy", "POLICY"}, {"preloaded-images-verification-allowlist", "IMAGES"}, {"image-service-endpoint", "SOCKET"},
-		{"logging-format", "FORMAT"}, {"oom-score-adj", "N"}, {"memory-throttling-factor", "FACTOR"},
+		{"logging-format", "FORMAT"}, {"vmodule", "PATTERNS"}, {"disabled-features", "NAMES"}, {"oom-score-adj", "N"}, {"memory-throttling-factor", "FACTOR"},
 		{"memory-swap-behavior", "BEHAVIOR"}, {"memory-reservation-policy", "POLICY"}, {"allowed-unsafe-sysctls", "NAMES"}, {"runtime-class", "CLASSES"},
 	} {
 		word(f, w[0], w[1])

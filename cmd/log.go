@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path"
 	"reflect"
+	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +38,48 @@ func (p *program) logger(own slog.Level) *slog.Logger {
 		log = slog.New(split{newLogger(p.out, leveler{level, &p.debug}, p.cfg.LoggingFormat).Handler(), log.Handler()})
 	}
 	klog.SetSlogLogger(slog.New(atDebug{log.Handler(), &p.debug}))
+	if files := p.cfg.DebugFiles(); len(files) > 0 {
+		log = slog.New(byFile{log.Handler(), leveler{level, &p.debug}, files})
+	}
 	return log
+}
+
+// byFile is a handler that also passes on debug messages of some source files.
+type byFile struct {
+	slog.Handler
+	own   slog.Leveler // of all other files
+	files []string     // patterns of their names, without ".go"
+}
+
+// Enabled implements slog.Handler. The file of a message is not known yet.
+func (h byFile) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelDebug }
+
+// Handle implements slog.Handler.
+func (h byFile) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level < h.own.Level() && !h.matches(r.PC) {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// matches reports whether the function at pc is in one of the files.
+func (h byFile) matches(pc uintptr) bool {
+	at, _ := runtime.CallersFrames([]uintptr{pc}).Next()
+	name := strings.TrimSuffix(path.Base(at.File), ".go")
+	return slices.ContainsFunc(h.files, func(pattern string) bool {
+		ok, _ := path.Match(pattern, name)
+		return ok
+	})
+}
+
+// WithAttrs implements slog.Handler.
+func (h byFile) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return byFile{h.Handler.WithAttrs(attrs), h.own, h.files}
+}
+
+// WithGroup implements slog.Handler.
+func (h byFile) WithGroup(name string) slog.Handler {
+	return byFile{h.Handler.WithGroup(name), h.own, h.files}
 }
 
 // split is a handler that gives errors to one handler, and all other records to another.

@@ -31,6 +31,37 @@ func TestSplit_ErrorsAlone_GoToTheirHandler(t *testing.T) {
 	}
 }
 
+// TestByFile_DebugMessages_AreThoseOfTheNamedFiles: messages of the logger's own level come from every
+// file.
+func TestByFile_DebugMessages_AreThoseOfTheNamedFiles(t *testing.T) {
+	t.Parallel()
+	for pattern, want := range map[string]string{
+		"log_test": "Looking g.b=2,Odd g.b=2,", "log*": "Looking g.b=2,Odd g.b=2,", "log": "Odd g.b=2,", "[k-m]og_tes?": "Looking g.b=2,Odd g.b=2,",
+	} {
+		var p program
+		var out bytes.Buffer
+		log := slog.New(byFile{newLogger(&out, slog.LevelInfo, "text").Handler(), leveler{slog.LevelWarn, &p.debug}, []string{"other", pattern}})
+		log = log.With("a", 1).WithGroup("g").With("b", 2)
+		log.Debug("Looking")
+		log.Warn("Odd")
+		var got string
+		for line := range strings.Lines(out.String()) {
+			_, text, _ := strings.Cut(strings.TrimSpace(line), "msg=")
+			got += strings.Replace(text, " a=1", "", 1) + ","
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", pattern, got, want)
+		}
+		p.setVerbosity(debugVerbosity)
+		if out.Reset(); !log.Enabled(context.Background(), slog.LevelDebug) {
+			t.Error("debug messages are not enabled")
+		}
+		if log.Debug("All"); !strings.Contains(out.String(), "msg=All") {
+			t.Errorf("%s: verbosity 4 logs %q", pattern, out.String())
+		}
+	}
+}
+
 // TestNewLogger_JSON_HasTheKubeletsKeys: each line is one JSON object with klog's keys, and the texts
 // of the other format.
 func TestNewLogger_JSON_HasTheKubeletsKeys(t *testing.T) {

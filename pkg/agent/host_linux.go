@@ -70,6 +70,7 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 			MaxPods:     cfg.PodLimit(f.Capacity.Cpu().Value()),
 			NoAppArmor:  f.OS == "linux" && !f.AppArmor,
 			InCluster:   cfg.Kubeconfig != "",
+			Disabled:    cfg.Disabled(),
 		},
 		limits: limits,
 		ips:    ips,
@@ -107,8 +108,8 @@ func (a *Agent) newObserver() *node.Observer {
 		Settings: node.Settings{
 			Name: cfg.NodeName, Labels: h.node.Labels, Taints: h.node.Taints, ProviderID: cfg.ProviderID,
 			Port: cfg.ServerPort(), MaxPods: h.node.MaxPods, MaxImages: cfg.NodeStatusMaxImages, Allocatable: h.node.Allocatable,
-			NoLocalStorage: !cfg.LocalStorageCapacityIsolation,
-			ExternalCloud:  cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
+			NoLocalStorage: !cfg.LocalStorageCapacityIsolation, Disabled: h.node.Disabled,
+			ExternalCloud: cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
 		},
 		NodeIPs: cfg.NodeIP, HostIPs: h.ips, NoLookup: cfg.Kubeconfig == "", Health: a.runtime.health, Facts: h.facts, Under: a.pressures.get,
 		Devices: a.devices.Capacity, Drivers: a.nodeDrivers(), Runtime: a.runtime.Runtime, ShuttingDown: a.halts.shuttingDown, Log: cfg.Log,

@@ -55,9 +55,10 @@ func weight(shares uint64) uint64 {
 	return 1 + (min(max(shares, minShares), maxShares)-minShares)*(maxWeight-1)/(maxShares-minShares)
 }
 
-// ofSpec is ofPod, without a quota of CPU time for a pod that has CPUs for itself (C-1.46.6).
+// ofSpec is ofPod, without a quota of CPU time for a pod that has CPUs for itself (C-1.46.6), unless
+// the configuration demands one.
 func (c Config) ofSpec(want *pod.Spec, sizes []string) limits {
-	c.Enforce.NoCPUQuota = c.Enforce.NoCPUQuota || want.HasOwnCPUs()
+	c.Enforce.NoCPUQuota = c.Enforce.NoCPUQuota || want.HasOwnCPUs() && !c.Enforce.OwnCPUQuota
 	return c.ofPod(want.Pod, sizes)
 }
 

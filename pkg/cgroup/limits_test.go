@@ -106,6 +106,17 @@ func TestC_1_41_2_LimitsOfAPod(t *testing.T) {
 	want(t, "no limit of processes", Config{}.ofPod(shape(t, "a", bestEffortPod).Pod, nil), "shares=2 quota=-1 memory=-1 pids=-1 ")
 }
 
+// TestOfSpec_ExclusiveCPUs_HaveAQuotaOnlyIfConfigured: with the gate DisableCPUQuotaWithExclusiveCPUs
+// off, the limit counts.
+//
+// Shows: C-1.46.6
+func TestOfSpec_ExclusiveCPUs_HaveAQuotaOnlyIfConfigured(t *testing.T) {
+	s := shape(t, "a", guaranteed)
+	s.Placed = map[string]pod.Placement{"a": {CPUs: "2-3"}}
+	want(t, "no quota", Config{}.ofSpec(s, nil), "shares=512 quota=-1 memory=67108864 pids=-1 ")
+	want(t, "quota", Config{Enforce: pod.Enforcement{OwnCPUQuota: true}}.ofSpec(s, nil), "shares=512 quota=50000 memory=67108864 pids=-1 ")
+}
+
 // TestC_1_41_2_LimitsOnCgroupV2 checks the limits as the library writes them for cgroup v2.
 //
 // Shows: C-1.41.2, C-1.41.10

@@ -25,6 +25,7 @@ func (c Config) Check() error {
 	}{
 		{"log-level", oneOf(c.LogLevel, "", "error", "warn", "info", "debug")},
 		{"logging-format", oneOf(c.LoggingFormat, "text", "json")},
+		{"vmodule", errText(modules(c.VModule))},
 		{"color", oneOf(c.Color, "auto", "always", "never")},
 		{"root-dir", absolute(c.RootDir)},
 		{"runtime-endpoint", endpoint(c.RuntimeEndpoint)},
@@ -126,6 +127,7 @@ func (c Config) Check() error {
 		{"memory-swap-behavior", oneOf(c.MemorySwapBehavior, "NoSwap", "LimitedSwap")},
 		{"memory-throttling-factor", factor(c.MemoryThrottlingFactor)},
 		{"memory-reservation-policy", reservation(c)},
+		{"disabled-features", disabledFeatures(c.DisabledFeatures)},
 	} {
 		if f.msg != "" {
 			return &Error{Key: f.key, Msg: f.msg}

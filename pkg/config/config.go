@@ -25,16 +25,17 @@ const DefaultEtcdPrefix = "/nodectl/manifests/"
 // mapstructure tag is the flag's name, which is also the key in the file and,
 // as NODECTL_NAME, in the environment.
 type Config struct {
-	LogLevel        string `mapstructure:"log-level"`      // error, warn, info, debug; "" is the command's own default
-	LoggingFormat   string `mapstructure:"logging-format"` // text, json
-	LogSplitStream  bool   `mapstructure:"log-split-stream"`
-	Color           string `mapstructure:"color"` // auto, always, never
-	RootDir         string `mapstructure:"root-dir"`
-	RuntimeEndpoint string `mapstructure:"runtime-endpoint"` // unix://…; "": the agent searches for one
-	PodLogsDir      string `mapstructure:"pod-logs-dir"`
-	CgroupRoot      string `mapstructure:"cgroup-root"`
-	NodeName        string `mapstructure:"node-name"`
-	KubeletDir      string `mapstructure:"kubelet-dir"` // of the sockets of plugins; "": see Plugins
+	LogLevel        string   `mapstructure:"log-level"`      // error, warn, info, debug; "" is the command's own default
+	LoggingFormat   string   `mapstructure:"logging-format"` // text, json
+	LogSplitStream  bool     `mapstructure:"log-split-stream"`
+	VModule         []string `mapstructure:"vmodule"` // "engine*=4"
+	Color           string   `mapstructure:"color"`   // auto, always, never
+	RootDir         string   `mapstructure:"root-dir"`
+	RuntimeEndpoint string   `mapstructure:"runtime-endpoint"` // unix://…; "": the agent searches for one
+	PodLogsDir      string   `mapstructure:"pod-logs-dir"`
+	CgroupRoot      string   `mapstructure:"cgroup-root"`
+	NodeName        string   `mapstructure:"node-name"`
+	KubeletDir      string   `mapstructure:"kubelet-dir"` // of the sockets of plugins; "": see Plugins
 
 	Filename              []string      `mapstructure:"filename"` // files, directories, URLs, "-"; in layer order
 	Recursive             bool          `mapstructure:"recursive"`
@@ -190,6 +191,7 @@ type Config struct {
 	MemoryThrottlingFactor        float64       `mapstructure:"memory-throttling-factor"`
 	MemoryReservationPolicy       string        `mapstructure:"memory-reservation-policy"`        // None, TieredReservation
 	LocalStorageCapacityIsolation bool          `mapstructure:"local-storage-capacity-isolation"` // count ephemeral storage
+	DisabledFeatures              []string      `mapstructure:"disabled-features"`                // by the names of the kubelet's gates
 }
 
 // Default returns the default configuration. NodeName is empty: cmd sets it to the host

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +151,11 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"enforce-node-allocatable", "kube-reserved and kube-reserved-compressible cannot be combined", func(c *Config) {
 			c.EnforceNodeAllocatable, c.KubeReservedCgroup = []string{"kube-reserved", "kube-reserved-compressible"}, "/k"
 		}},
+		{"disabled-features", `"DynamicResourceAllocation" is not one of DisableCPUQuotaWithExclusiveCPUs, `, func(c *Config) { c.DisabledFeatures = []string{"PodLevelResources,DynamicResourceAllocation"} }},
+		{"vmodule", `"a" is not of the form PATTERN=LEVEL`, func(c *Config) { c.VModule = []string{"b=1,a"} }},
+		{"vmodule", `"=4"`, func(c *Config) { c.VModule = []string{"=4"} }},
+		{"vmodule", `"a=-1"`, func(c *Config) { c.VModule = []string{"a=-1"} }},
+		{"vmodule", `"[a=4"`, func(c *Config) { c.VModule = []string{"[a=4"} }},
 		{"kube-reserved-cgroup", "must not be the root", func(c *Config) { c.KubeReservedCgroup = "/" }},
 		{"max-container-restart-period", "999ms is not between 1s and 5m0s", func(c *Config) { c.MaxContainerRestartPeriod = 999 * time.Millisecond }},
 		{"max-container-restart-period", "5m1s is not between", func(c *Config) { c.MaxContainerRestartPeriod = 301 * time.Second }},
@@ -181,6 +187,15 @@ func TestAllowlist_ImageNames_AreAccepted(t *testing.T) {
 	withAllowlist("busybox, r.io:5000/a/b,r.io/*,r.io:5000/*")(&c)
 	if err := c.Check(); err != nil || len(c.Allowlist()) != 4 {
 		t.Errorf("error %v, items %q", err, c.Allowlist())
+	}
+}
+
+func TestDebugFiles_LowVerbosity_IsLeftOut(t *testing.T) {
+	t.Parallel()
+	c := valid()
+	c.VModule = []string{"engine*=4,low=3", "[a-c]x=10"}
+	if got := c.DebugFiles(); c.Check() != nil || !slices.Equal(got, []string{"engine*", "[a-c]x"}) {
+		t.Errorf("%q, error %v", got, c.Check())
 	}
 }
 

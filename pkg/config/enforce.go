@@ -29,7 +29,7 @@ const (
 func (c Config) Enforcement(allocatable int64) pod.Enforcement {
 	e := pod.Enforcement{
 		NoCPUQuota: !c.CPUCFSQuota, CPUPeriod: c.CPUCFSQuotaPeriod, OOMKillsOne: c.SingleProcessOOMKill,
-		LimitedSwap: c.MemorySwapBehavior == "LimitedSwap", Cluster: c.Kubeconfig != "",
+		OwnCPUQuota: c.Disabled().Has(pod.FeatureNoQuota), LimitedSwap: c.MemorySwapBehavior == "LimitedSwap", Cluster: c.Kubeconfig != "",
 	}
 	if c.MemoryQoS {
 		e.MemoryQoS = &pod.MemoryQoS{Throttling: c.MemoryThrottlingFactor, Reserve: c.MemoryReservationPolicy == tiered, Allocatable: allocatable}

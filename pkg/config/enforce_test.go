@@ -15,9 +15,9 @@ func TestEnforcement(t *testing.T) {
 		t.Error(diff)
 	}
 	c.CPUCFSQuota, c.MemorySwapBehavior, c.SingleProcessOOMKill, c.Kubeconfig = false, "LimitedSwap", true, "k"
-	c.MemoryQoS, c.MemoryReservationPolicy = true, tiered
+	c.MemoryQoS, c.MemoryReservationPolicy, c.DisabledFeatures = true, tiered, []string{"DisableCPUQuotaWithExclusiveCPUs"}
 	want := pod.Enforcement{
-		NoCPUQuota: true, CPUPeriod: cfsPeriod, LimitedSwap: true, Cluster: true, OOMKillsOne: true,
+		NoCPUQuota: true, CPUPeriod: cfsPeriod, LimitedSwap: true, Cluster: true, OOMKillsOne: true, OwnCPUQuota: true,
 		MemoryQoS: &pod.MemoryQoS{Throttling: 0.9, Reserve: true, Allocatable: 5},
 	}
 	if diff := cmp.Diff(want, c.Enforcement(5)); diff != "" {

@@ -27,7 +27,7 @@ func KubeletFieldFlags() map[string]string {
 		"iptables-masquerade-bit": "iptablesMasqueradeBit", "iptables-drop-bit": "iptablesDropBit",
 		"volume-plugin-dir": "volumePluginDir", "seccomp-default": "seccompDefault",
 		"show-hidden-metrics-for-version": "showHiddenMetricsForVersion", "runonce": "runOnce",
-		"v": "logging.verbosity", "vmodule": "logging.vmodule", "log-flush-frequency": "logging.flushFrequency",
+		"v": "logging.verbosity", "log-flush-frequency": "logging.flushFrequency",
 		"log-text-split-stream": "logging.options.text.splitStream", "log-text-info-buffer-size": "logging.options.text.infoBufferSize",
 		"log-json-split-stream": "logging.options.json.splitStream", "log-json-info-buffer-size": "logging.options.json.infoBufferSize",
 	}

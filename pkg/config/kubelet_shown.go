@@ -41,6 +41,9 @@ func (c Config) Kubelet() map[string]any {
 			gates[gate] = true
 		}
 	}
+	for _, name := range c.Disabled() {
+		gates[name] = false
+	}
 	if len(gates) > 0 {
 		put(doc, []string{"featureGates"}, gates)
 	}

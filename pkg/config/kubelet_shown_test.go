@@ -17,7 +17,7 @@ func TestC_1_40_Configz(t *testing.T) {
 	t.Parallel()
 	c := Default()
 	c.MaxPods, c.SystemReserved, c.ManifestURLHeader = 42, []string{"cpu=500m"}, []string{"Authorization: canary"}
-	c.VolumeHealth = true
+	c.VolumeHealth, c.DisabledFeatures = true, []string{"NodeDeclaredFeatures", "PodLevelResources"}
 	c.TokenCacheTTL, c.UnauthorizedCacheTTL = 10*time.Second, time.Second
 	c.ClusterDNS, c.NodeLeaseDuration = []string{"10.96.0.10"}, 40*time.Second
 	c.Filename, c.MaxParallelImagePulls = []string{"https://me:canary@h/pods", "/etc/manifests"}, 5
@@ -33,7 +33,7 @@ func TestC_1_40_Configz(t *testing.T) {
 		is.NodeLeaseDurationSeconds != 40 || is.SyncFrequency.Duration != time.Minute || is.EvictionHard["memory.available"] != "100Mi" ||
 		is.Authentication.Webhook.CacheTTL.Duration != 10*time.Second || is.Authorization.Webhook.CacheAuthorizedTTL.Duration != 5*time.Minute ||
 		is.Authorization.Webhook.CacheUnauthorizedTTL.Duration != time.Second ||
-		!maps.Equal(is.FeatureGates, map[string]bool{"CSIVolumeHealth": true}) ||
+		!maps.Equal(is.FeatureGates, map[string]bool{"CSIVolumeHealth": true, "NodeDeclaredFeatures": false, "PodLevelResources": false}) ||
 		is.StaticPodPath != "/etc/manifests" || *is.SerializeImagePulls || *is.MaxParallelImagePulls != 5 || !*is.CgroupsPerQOS ||
 		is.Authentication.Anonymous.Enabled == nil || *is.Authentication.Anonymous.Enabled {
 		t.Errorf("%s", text)

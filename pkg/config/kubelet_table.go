@@ -170,15 +170,15 @@ func kubeletNode() []kubeletRow {
 		sets("imageGCHighThresholdPercent", ofNumber, "image-gc-high-threshold"),
 		sets("imageGCLowThresholdPercent", ofNumber, "image-gc-low-threshold"),
 		setsUnlessZero("volumeStatsAggPeriod", ofDuration, "volume-stats-agg-period").noted("nodectl measures volumes on request, and uses the result for this time"),
-		unsupportedZero("kubeletCgroups", ofString, "set the agent's cgroup in the unit file"),
-		unsupportedZero("systemCgroups", ofString, "nodectl moves no process between cgroups"),
+		unsupportedZero("kubeletCgroups", ofString, "nodectl moves no process between cgroups, not even itself: set the agent's cgroup in the unit file"),
+		unsupportedZero("systemCgroups", ofString, "nodectl moves no process between cgroups: systemd or another init system places those of the system"),
 	}
 }
 
 func kubeletPods() []kubeletRow {
 	return []kubeletRow{
 		setsUnlessZero("cgroupRoot", ofString, "cgroup-root"),
-		unsupported("cgroupsPerQOS", ofBool, "every pod always has its own cgroup", "true"),
+		restricted("cgroupsPerQOS", ofBool, false, allowOnly("every pod has its own cgroup", "true"), "false is refused: every pod has its own cgroup, below that of its QoS class"),
 		noEffect("cgroupDriver", ofString, true, "nodectl asks the runtime, as the kubelet does"),
 		setsUnlessZero("cpuManagerPolicy", ofString, "cpu-manager-policy"),
 		sets("singleProcessOOMKill", ofBool, "single-process-oom-kill").noted("without effect on cgroup v1, where the kernel always kills one process"),
@@ -188,7 +188,7 @@ func kubeletPods() []kubeletRow {
 		setsUnlessZero("topologyManagerPolicy", ofString, "topology-manager-policy"),
 		setsUnlessZero("topologyManagerScope", ofString, "topology-manager-scope"),
 		sets("topologyManagerPolicyOptions", ofStringMap, "topology-manager-policy-options"),
-		unsupported("qosReserved", ofStringMap, "alpha in the kubelet, which refuses it without the feature gate QOSReserved; nodectl reserves nothing for a QoS class"),
+		noEffect("qosReserved", ofStringMap, false, "without effect, as in the kubelet, unless the gate QOSReserved (alpha) is true: then it is refused").conflicting(qosReserved),
 		setsUnlessZero("runtimeRequestTimeout", ofDuration, "runtime-request-timeout").noted("from 1s to 1h; calls that only read end after 10s at the latest"),
 		noEffect("hairpinMode", ofString, true, "the CNI plugins decide, as they do for the kubelet"),
 		setsUnlessZero("maxPods", ofNumber, "max-pods"),
@@ -218,13 +218,13 @@ func kubeletPods() []kubeletRow {
 
 func kubeletResources() []kubeletRow {
 	return []kubeletRow{
-		unsupported("enableControllerAttachDetach", ofBool, "a controller attaches the volumes of CSI drivers; nodectl never does", "true"),
+		unsupported("enableControllerAttachDetach", ofBool, "the controller attaches the volumes of CSI drivers, and the Node says so; only one of the two may do it", "true"),
 		sets("protectKernelDefaults", ofBool, "protect-kernel-defaults").noted("nodectl never changes kernel settings; with true it does not start if they differ from the kubelet's"),
 		noEffect("makeIPTablesUtilChains", ofBool, false, "nodectl creates no iptables chains"),
 		noEffect("iptablesMasqueradeBit", ofNumber, false, "nodectl creates no iptables chains"),
 		noEffect("iptablesDropBit", ofNumber, false, "nodectl creates no iptables chains"),
-		{path: "featureGates", kind: ofBoolMap, outcome: honoured, gates: gateSettings, off: gateOff, refuse: refusedGates, warning: ignoredGates,
-			note: "MemoryQoS sets `memory-qos`, CSIVolumeHealth `volume-health`; KubeletEnsureSecretPulledImages: false sets `image-pull-credentials-verification-policy: NeverVerify`; CustomCPUCFSQuotaPeriod, CPUManagerPolicyAlphaOptions, CPUManagerPolicyBetaOptions, GracefulNodeShutdown and GracefulNodeShutdownBasedOnPodPriority are honoured, too; a warning names each other gate whose value differs from nodectl's behaviour; ContainerCheckpoint: false and ProcMountType: false are refused"},
+		{path: "featureGates", kind: ofBoolMap, outcome: honoured, setting: "disabled-features", as: gatesOff, gates: gateSettings, off: gateOff, refuse: refusedGates, warning: ignoredGates,
+			note: "see [Feature gates](#feature-gates)"},
 		sets("failSwapOn", ofBool, "fail-swap-on").noted("if it is not set, only `nodectl doctor` reports swap"),
 		setsUnlessZero("memorySwap.swapBehavior", ofString, "memory-swap-behavior").noted("LimitedSwap has an effect on cgroup v2 only; without a cluster, static pods get swap too"),
 		setsUnlessZero("containerLogMaxSize", ofString, "container-log-max-size"),
@@ -240,7 +240,7 @@ func kubeletResources() []kubeletRow {
 		setsUnlessZero("kubeReservedCgroup", ofString, "kube-reserved-cgroup"),
 		sets("enforceNodeAllocatable", ofStrings, "enforce-node-allocatable"),
 		sets("allowedUnsafeSysctls", ofStrings, "allowed-unsafe-sysctls"),
-		unsupportedZero("volumePluginDir", ofPath, "nodectl has no FlexVolumes", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"),
+		unsupportedZero("volumePluginDir", ofPath, "nodectl has no FlexVolumes, which Kubernetes has deprecated in favour of CSI", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"),
 		setsUnlessZero("providerID", ofString, "provider-id"),
 		setsUnlessZero("kernelMemcgNotification", ofBool, "kernel-memcg-notification").noted("the default here is true"),
 	}
@@ -251,7 +251,7 @@ func kubeletRest() []kubeletRow {
 		setsUnlessZero("logging.format", ofString, "logging-format"),
 		noEffect("logging.flushFrequency", ofAny, false, "nodectl writes every line immediately"),
 		setsUnlessZero("logging.verbosity", ofNumber, "log-level").convertedBy(level).noted("4 and above sets debug"),
-		unsupported("logging.vmodule", ofAny, "its patterns name source files of the kubelet, which nodectl does not have: it has one log level for all packages"),
+		sets("logging.vmodule", ofModules, "vmodule").noted("the patterns match the names of nodectl's source files; 4 and above logs their debug messages"),
 		setsUnlessZero("logging.options.text.splitStream", ofBool, "log-split-stream").convertedBy(splitIn("text")).noted("used with the format text; the gate LoggingAlphaOptions is not needed"),
 		noEffect("logging.options.text.infoBufferSize", ofAny, false, "nodectl writes every line immediately"),
 		setsUnlessZero("logging.options.json.splitStream", ofBool, "log-split-stream").convertedBy(splitIn("json")).noted("used with the format json; the gate LoggingAlphaOptions is not needed"),
@@ -262,16 +262,16 @@ func kubeletRest() []kubeletRow {
 		setsUnlessZero("shutdownGracePeriodCriticalPods", ofDuration, "shutdown-grace-period-critical-pods").conflicting(needsGate(gateShutdown)).noted("refused if the gate GracefulNodeShutdown is off"),
 		sets("shutdownGracePeriodByPodPriority", ofPriorities, "shutdown-grace-period-by-pod-priority").convertedBy(shutdownPriorities).conflicting(needsGate(gateShutdownPriority)).
 			noted("refused if the gate GracefulNodeShutdownBasedOnPodPriority is off; without effect if GracefulNodeShutdown is off"),
-		sets("crashLoopBackOff.maxContainerRestartPeriod", ofDuration, "max-container-restart-period"),
+		sets("crashLoopBackOff.maxContainerRestartPeriod", ofDuration, "max-container-restart-period").conflicting(needsGate(gateRestartPeriod)).noted("refused if the gate KubeletCrashLoopBackOffMax is off"),
 		sets("reservedMemory", ofReservations, "reserved-memory"),
 		sets("enableProfilingHandler", ofBool, "enable-profiling-handler").noted("the default here is false; the socket always has the profiles"),
 		sets("enableDebugFlagsHandler", ofBool, "enable-debug-flags-handler").noted("the default here is false; the socket can always change the log level"),
-		unsupported("seccompDefault", ofBool, "nodectl acts as if it were true: a container that names no profile gets the runtime's", "true"),
+		unsupported("seccompDefault", ofBool, "nodectl acts as if it were true, which is the safer value: a container that names no profile gets the runtime's. A pod that needs no profile names Unconfined", "true"),
 		sets("memoryThrottlingFactor", ofFraction, "memory-throttling-factor").noted("needs the gate MemoryQoS and cgroup v2"),
 		setsUnlessZero("memoryReservationPolicy", ofString, "memory-reservation-policy").noted("TieredReservation needs the gate MemoryQoS; it has an effect on cgroup v2"),
 		sets("registerWithTaints", ofTaints, "register-with-taints"),
 		sets("registerNode", ofBool, "register-node"),
-		unsupported("tracing", ofAny, "nodectl has no tracing"),
+		unsupported("tracing", ofAny, "nodectl has no tracing: OpenTelemetry's exporters would be a large part of the binary. `nodectl why`, events and metrics show what a pod waits for, and how long steps take"),
 		sets("localStorageCapacityIsolation", ofBool, "local-storage-capacity-isolation"),
 		setsUnlessZero("containerRuntimeEndpoint", ofString, "runtime-endpoint"),
 		setsUnlessZero("imageServiceEndpoint", ofString, "image-service-endpoint"),

@@ -14,6 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubelet "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/kubelet-config.md")
@@ -75,6 +77,9 @@ func kindsOf(typ reflect.Type) (kinds []fieldKind, zero bool) {
 		return []fieldKind{ofBoolMap}, false
 	case reflect.TypeFor[map[string][]string]():
 		return []fieldKind{ofListMap}, false
+	}
+	if typ.Name() == "VModuleConfiguration" {
+		return []fieldKind{ofModules}, false
 	}
 	switch typ.Kind() {
 	case reflect.String:
@@ -181,6 +186,14 @@ func TestKubeletConfigIsWrittenDown(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", row.path, outcome, note)
 	}
+	b.WriteString(gatesHead)
+	for _, row := range gateTable() {
+		outcome := string(row.outcome)
+		if row.outcome != honoured {
+			outcome = fmt.Sprintf("`%t` is %s", !row.on, outcome)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", row.name, outcome, row.note)
+	}
 	if *update {
 		if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
@@ -254,6 +267,17 @@ node that kubeadm set up.
 ## Fields
 
 | Field | Outcome | Note |
+|---|---|---|
+`
+
+const gatesHead = `
+## Feature gates
+
+` + "`featureGates`" + ` and ` + "`--feature-gates`" + ` set the gates of the kubelet. A feature that a gate turns off
+is in the setting ` + "`disabled-features`" + `. nodectl ignores a gate that this table does not name, with
+a warning.
+
+| Gate | Outcome | Note |
 |---|---|---|
 `
 
@@ -339,6 +363,11 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"featureGates: {GracefulNodeShutdown: false}\nshutdownGracePeriod: 0s\nshutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]", map[string]any{}},
 		{"featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\nshutdownGracePeriod: 30s", map[string]any{"shutdown-grace-period": "30s"}},
 		{"featureGates: {KubeletSeparateDiskGC: true, ImageMaximumGCAge: true, PodsAPI: false, QOSReserved: false}", map[string]any{}},
+		{"featureGates: {PodLevelResources: false, NodeDeclaredFeatures: false, InPlacePodVerticalScalingInitContainers: true}", map[string]any{"disabled-features": []string{"NodeDeclaredFeatures", "PodLevelResources"}}},
+		{"featureGates: {QOSReserved: true}\ncgroupsPerQOS: true", map[string]any{}},
+		{"featureGates: {KubeletCrashLoopBackOffMax: false}\nqosReserved: {memory: 50%}", map[string]any{}},
+		{"logging: {vmodule: [{filePattern: engine*, verbosity: 5}, {filePattern: a, verbosity: 1}]}", map[string]any{"vmodule": []string{"engine*=5", "a=1"}}},
+		{"logging: {vmodule: []}", map[string]any{"vmodule": []string{}}},
 		{"featureGates: {CSIVolumeHealth: true, MemoryQoS: false}", map[string]any{"volume-health": "true", "memory-qos": "false"}},
 		{"enforceNodeAllocatable: [pods, kube-reserved]\nkubeReservedCgroup: /kube", map[string]any{"enforce-node-allocatable": []string{"pods", "kube-reserved"}, "kube-reserved-cgroup": "/kube"}},
 		{"cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}\nreservedSystemCPUs: 0-1", map[string]any{
@@ -408,6 +437,7 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 		"readOnlyPort": "readOnlyPort: 10255", "tlsCurvePreferences": "tlsCurvePreferences: [29]", "tlsMinVersion": "tlsMinVersion: VersionTLS10",
 		"authentication.webhook.enabled": "authentication: {webhook: {enabled: false}}", "authentication.anonymous.enabled": "authentication: {anonymous: {enabled: true}}",
 		"authorization.mode": "authorization: {mode: AlwaysAllow}",
+		"cgroupsPerQOS":      "cgroupsPerQOS: false",
 		"runOnce":            "runOnce: true", "featureGates": "featureGates: {ProcMountType: false}",
 	}
 	for _, row := range kubeletTable() {
@@ -432,6 +462,8 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 		"featureGates: {GracefulNodeShutdownBasedOnPodPriority: false}\nshutdownGracePeriodByPodPriority: [{priority: 1}]":   "/k:4: shutdownGracePeriodByPodPriority: needs the feature gate GracefulNodeShutdownBasedOnPodPriority",
 		"featureGates: {KubeletEnsureSecretPulledImages: false}\nimagePullCredentialsVerificationPolicy: AlwaysVerify":       "/k:4: imagePullCredentialsVerificationPolicy: needs the feature gate KubeletEnsureSecretPulledImages",
 		"featureGates: {KubeletEnsureSecretPulledImages: false}\npreloadedImagesVerificationAllowlist: [a]":                  "/k:4: preloadedImagesVerificationAllowlist: needs the feature gate KubeletEnsureSecretPulledImages",
+		"featureGates: {KubeletCrashLoopBackOffMax: false}\ncrashLoopBackOff: {maxContainerRestartPeriod: 10s}":              "/k:4: crashLoopBackOff.maxContainerRestartPeriod: needs the feature gate KubeletCrashLoopBackOffMax",
+		"featureGates: {QOSReserved: true}\nqosReserved: {memory: 50%}":                                                      "/k:4: qosReserved: nodectl cannot reserve memory for a QoS class",
 		"cpuManagerPolicyOptions: {align-by-socket: 'true'}":                                                                 "/k:3: cpuManagerPolicyOptions: align-by-socket needs the feature gate CPUManagerPolicyAlphaOptions",
 		"cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}\nfeatureGates: {CPUManagerPolicyBetaOptions: false}": "/k:3: cpuManagerPolicyOptions: distribute-cpus-across-numa needs the feature gate CPUManagerPolicyBetaOptions",
 	} {
@@ -478,6 +510,48 @@ func TestWhatDoesNothingIsNamed(t *testing.T) {
 	}
 }
 
+// TestGates_EitherValue_HasTheOutcomeOfItsRow: it has its effect, or a warning names it, or nodectl
+// does not start.
+func TestGates_EitherValue_HasTheOutcomeOfItsRow(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, row := range gateTable() {
+		names = append(names, row.name)
+		for _, on := range []bool{true, false} {
+			text := fmt.Sprintf("featureGates: {%s: %t}", row.name, on)
+			l, err := ReadKubelet([]Document{{"/k", []byte(head + text)}}, nil)
+			wrong := ""
+			if on != row.on && row.outcome == refused {
+				wrong = "/k:3: featureGates: " + row.name + " cannot be disabled"
+			}
+			if wrong != "" || err != nil {
+				if err == nil || err.Error() != wrong {
+					t.Errorf("%s: error %v, want %q", text, err, wrong)
+				}
+				continue
+			}
+			var ignored []string
+			if on != row.on && row.outcome == warned {
+				ignored = []string{"featureGates " + row.name + " (/k:3)"}
+			}
+			if !slices.Equal(l.Ignored, ignored) {
+				t.Errorf("%s: ignored %q, want %q", text, l.Ignored, ignored)
+			}
+			if off, _ := l.Values["disabled-features"].([]string); slices.Contains(off, row.name) != (!on && slices.Contains(pod.Features(), row.name)) {
+				t.Errorf("%s disables %q", text, off)
+			}
+		}
+	}
+	for _, name := range pod.Features() {
+		if !slices.Contains(names, name) {
+			t.Errorf("the gate %s has no row", name)
+		}
+	}
+	if slices.Sort(names); len(slices.Compact(slices.Clone(names))) != len(names) {
+		t.Errorf("a gate has two rows: %q", names)
+	}
+}
+
 // TestWrongTypesNameTheirPlace: errors about types have the place, and never the value.
 func TestWrongTypesNameTheirPlace(t *testing.T) {
 	t.Parallel()
@@ -487,7 +561,8 @@ func TestWrongTypesNameTheirPlace(t *testing.T) {
 		"featureGates: {A: hunter2}": "A: is neither true nor false", "syncFrequency: 5": "is not a duration", "syncFrequency: hunter2": "is not a duration",
 		"rotateCertificates: 'true'": "is neither true nor false", "clusterDomain: [x]": "takes one value", "authentication: hunter2": "takes fields, not a value",
 		"registerWithTaints: [hunter2]": "is not a taint", "memoryThrottlingFactor: hunter2": "is not a number", "clusterDomain: 12": "is not a string",
-		"staticPodURLHeader: {A: hunter2}": "A: takes a list",
+		"staticPodURLHeader: {A: hunter2}": "A: takes a list", "logging: {vmodule: [hunter2]}": "item 1 is not a filePattern with verbosity",
+		"logging: {vmodule: [{filePattern: 'hunter2=1'}]}": "item 1 is not a filePattern with verbosity",
 	} {
 		_, err := ReadKubelet([]Document{{"/k", []byte(head + text)}}, nil)
 		if err == nil || !strings.HasPrefix(err.Error(), "/k:3: ") || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {

@@ -32,6 +32,7 @@ const (
 	ofTaints                 // taints as objects
 	ofPriorities             // seconds by priority, as objects
 	ofReservations           // memory by NUMA node, as objects
+	ofModules                // verbosities by pattern of source files, as objects
 	ofAny                    // any value; only its presence counts
 )
 
@@ -43,7 +44,7 @@ func (k fieldKind) zeros() []string {
 		return []string{"0"}
 	case ofDuration:
 		return []string{"0s"}
-	case ofStrings, ofNumbers, ofTaints, ofPriorities, ofReservations:
+	case ofStrings, ofNumbers, ofTaints, ofPriorities, ofReservations, ofModules:
 		return nil
 	}
 	return []string{""}
@@ -52,7 +53,7 @@ func (k fieldKind) zeros() []string {
 // read returns the value of n: texts, or pairs of a map.
 func (k fieldKind) read(n *yaml.Node) ([]string, map[string][]string, error) {
 	switch k {
-	case ofStrings, ofNumbers, ofTaints, ofPriorities, ofReservations:
+	case ofStrings, ofNumbers, ofTaints, ofPriorities, ofReservations, ofModules:
 		if n.Kind != yaml.SequenceNode {
 			return nil, nil, errors.New("takes a list")
 		}
@@ -125,6 +126,15 @@ func (k fieldKind) item(n *yaml.Node) (string, error) {
 			return "", errors.New("is not a reservation with numaNode and limits")
 		}
 		return memoryText(r.Node, r.Limits)
+	case ofModules:
+		var m struct {
+			FilePattern string `yaml:"filePattern"`
+			Verbosity   uint32
+		}
+		if err := n.Decode(&m); err != nil || n.Kind != yaml.MappingNode || m.FilePattern == "" || strings.ContainsAny(m.FilePattern, ",=") {
+			return "", errors.New("is not a filePattern with verbosity")
+		}
+		return fmt.Sprintf("%s=%d", m.FilePattern, m.Verbosity), nil
 	}
 	return ofString.scalar(n)
 }
@@ -198,7 +208,7 @@ func (row kubeletRow) value(l leaf, all map[string]leaf) any {
 			return filepath.Join(filepath.Dir(l.file), p)
 		}
 		return l.text()
-	case ofStrings, ofNumbers, ofTaints, ofPriorities, ofReservations:
+	case ofStrings, ofNumbers, ofTaints, ofPriorities, ofReservations, ofModules:
 		return slices.Clone(l.texts)
 	case ofStringMap:
 		return joined(l.pairs, "=")
@@ -277,7 +287,7 @@ func softThresholds(l leaf, _ map[string]leaf) any { return joined(l.pairs, "<")
 
 // level returns the log level debug for a high verbosity of the kubelet.
 func level(l leaf, _ map[string]leaf) any {
-	if n, err := strconv.Atoi(l.text()); err == nil && n >= 4 {
+	if n, err := strconv.Atoi(l.text()); err == nil && n >= debugVerbosity {
 		return "debug"
 	}
 	return nil

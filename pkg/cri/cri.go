@@ -87,6 +87,8 @@ type Config struct {
 	// NodeMemory is the machine's memory in bytes, for the OOM score of
 	// burstable containers (C-1.22.13); 0 reads it from the kernel once.
 	NodeMemory int64
+	// OneDisk says that Filesystems reports the file system of images for writable layers, too.
+	OneDisk bool
 	// Enforce is how the kernel enforces the resources of containers.
 	Enforce pod.Enforcement
 	// EndTask kills the processes of a container that the runtime lists as exited although

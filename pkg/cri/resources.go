@@ -39,7 +39,7 @@ func (r *Runtime) resources(want *pod.Spec, c *v1.Container) *runtimeapi.LinuxCo
 	placed := want.Placed[c.Name]
 	if placed.CPUs != "" {
 		res.CpusetCpus = placed.CPUs
-		if res.CpuQuota > 0 { // it has all of their time (C-1.46.6)
+		if res.CpuQuota > 0 && !m.enforce.OwnCPUQuota { // it has all of their time (C-1.46.6)
 			res.CpuQuota = unlimited
 		}
 	}

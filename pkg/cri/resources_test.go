@@ -175,6 +175,21 @@ func TestSwap_StaticPods(t *testing.T) {
 	}
 }
 
+// TestResources_ExclusiveCPUs_HaveAQuotaOnlyIfConfigured: with the gate DisableCPUQuotaWithExclusiveCPUs
+// off, the limit counts.
+//
+// Shows: C-1.46.6
+func TestResources_ExclusiveCPUs_HaveAQuotaOnlyIfConfigured(t *testing.T) {
+	con := asking("a", "2", "2", "", "")
+	s := &pod.Spec{Pod: &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{con}}}, Placed: map[string]pod.Placement{"a": {CPUs: "2-3"}}}
+	for own, want := range map[bool]int64{false: -1, true: 200000} {
+		r := &Runtime{machine: machine{enforce: pod.Enforcement{OwnCPUQuota: own}}}
+		if got := r.resources(s, &con); got.CpuQuota != want || got.CpusetCpus != "2-3" {
+			t.Errorf("quota %d of CPUs %q, want %d", got.CpuQuota, got.CpusetCpus, want)
+		}
+	}
+}
+
 // whole returns a pod with pod-level resources.
 func whole(of v1.Container, list ...v1.Container) *v1.Pod {
 	return &v1.Pod{Spec: v1.PodSpec{Resources: &of.Resources, Containers: list}}

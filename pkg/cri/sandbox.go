@@ -111,7 +111,7 @@ func (r *Runtime) sandboxConfig(q pod.SandboxRequest) (*runtimeapi.PodSandboxCon
 		return nil, err
 	}
 	overhead, resources := r.machine.sandboxResources(want.Pod)
-	if want.HasOwnCPUs() && resources.CpuQuota > 0 {
+	if want.HasOwnCPUs() && !r.machine.enforce.OwnCPUQuota && resources.CpuQuota > 0 {
 		resources.CpuQuota = unlimited
 	}
 	return &runtimeapi.PodSandboxConfig{

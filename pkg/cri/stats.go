@@ -32,7 +32,7 @@ func (r *Runtime) ContainerUsage(ctx context.Context) ([]pod.ContainerUsage, err
 
 // Filesystems returns the file systems of the runtime's images and of the containers'
 // writable layers, each with the runtime's usage there. A runtime that does not separate
-// them reports one for both (C-1.40.7).
+// them reports one for both (C-1.40.7), and so does Filesystems with Config.OneDisk.
 func (r *Runtime) Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error) {
 	a, err := read(ctx, r, "ImageFsInfo", r.img.ImageFsInfo, &runtimeapi.ImageFsInfoRequest{})
 	if err != nil {
@@ -43,7 +43,7 @@ func (r *Runtime) Filesystems(ctx context.Context) (images, containers pod.Files
 	}
 	images = filesystemOf(a.GetImageFilesystems()[0])
 	containers = images
-	if own := a.GetContainerFilesystems(); len(own) > 0 {
+	if own := a.GetContainerFilesystems(); len(own) > 0 && !r.cfg.OneDisk {
 		containers = filesystemOf(own[0])
 	}
 	return images, containers, nil

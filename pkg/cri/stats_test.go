@@ -1,12 +1,15 @@
 package cri_test
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
@@ -62,6 +65,31 @@ func TestC_1_40_7_OneFilesystemForBoth(t *testing.T) {
 	images, containers, err := critest.New().CRI(cri.Config{Node: "n1"}).Filesystems(t.Context())
 	if err != nil || images.Mountpoint != "/" || *images.Used == 0 || containers.Mountpoint != images.Mountpoint {
 		t.Errorf("%+v %+v %v", images, containers, err)
+	}
+}
+
+// splitDisks is a runtime with a file system of its own for writable layers.
+type splitDisks struct{ runtimeapi.ImageServiceClient }
+
+// ImageFsInfo implements CRI.
+func (splitDisks) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error) {
+	at := func(dir string) []*runtimeapi.FilesystemUsage {
+		return []*runtimeapi.FilesystemUsage{{FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: dir}}}
+	}
+	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: at("/images"), ContainerFilesystems: at("/layers")}, nil
+}
+
+// TestFilesystems_OfLayersAndImages_AreOneIfNotDistinguished: as on a kubelet without
+// KubeletSeparateDiskGC.
+//
+// Shows: C-1.40.7
+func TestFilesystems_OfLayersAndImages_AreOneIfNotDistinguished(t *testing.T) {
+	t.Parallel()
+	for one, want := range map[bool]string{false: "/layers", true: "/images"} {
+		images, containers, err := cri.New(cri.Config{OneDisk: one}, nil, splitDisks{}).Filesystems(t.Context())
+		if err != nil || images.Mountpoint != "/images" || containers.Mountpoint != want {
+			t.Errorf("one disk is %v: %+v %+v %v", one, images, containers, err)
+		}
 	}
 }
 

@@ -116,7 +116,7 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 			}
 		}
 		if resize == (refusal{}) && refused == (refusal{}) {
-			if otherResources(was, e.want) && !replaces {
+			if otherResources(was, e.want, node.Disabled) && !replaces {
 				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
 			}
 			if was.UID() != e.want.UID() { // the old instance has that UID until it is gone
@@ -149,12 +149,15 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 }
 
 // otherResources reports whether want has other resources than was.
-func otherResources(was, want *pod.Spec) bool {
+func otherResources(was, want *pod.Spec, off pod.Disabled) bool {
 	if a, b := was.Pod.Spec.Resources, want.Pod.Spec.Resources; a != nil && b != nil && len(pod.ResourcesChanged(pod.ResourcesText(*a), pod.ResourcesText(*b))) > 0 {
 		return true
 	}
-	for _, list := range [][]v1.Container{want.Pod.Spec.InitContainers, want.Pod.Spec.Containers} {
+	for n, list := range [][]v1.Container{want.Pod.Spec.InitContainers, want.Pod.Spec.Containers} {
 		for i := range list {
+			if n == 0 && off.Has(pod.FeatureInitResize) && !pod.Restartable(&list[i]) {
+				continue
+			}
 			if name := list[i].Name; len(pod.ResourcesChanged(was.Resources(name), want.Resources(name))) > 0 {
 				return true
 			}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +96,39 @@ func TestResize_PodAsAWhole_IsMadeOrReported(t *testing.T) {
 		}
 		if updates, starts := m.rt.Calls()["UpdateContainerResources"], starts(m, "a"); updates != 1 || starts != 1 {
 			t.Errorf("%d updates, %d starts", updates, starts)
+		}
+	})
+}
+
+// TestResize_FeatureIsOff_ChangesNothing: a resize of the pod as a whole is refused, and one of an
+// init container waits until the container starts again. Neither touches a running container.
+//
+// Shows: C-1.34.2, C-1.34.7, C-1.34.8
+func TestResize_FeatureIsOff_ChangesNothing(t *testing.T) {
+	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
+		alter := m.alter
+		m.alter = func(cfg *Config) {
+			alter(cfg)
+			cfg.Node.Disabled = pod.Disabled{pod.FeaturePodResize, pod.FeatureInitResize}
+		}
+		memory := func(amount string) *v1.ResourceRequirements {
+			return &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse(amount)}}
+		}
+		a, b := mkpod("a", func(p *v1.Pod) { p.Spec.Resources = memory("64Mi") }), mkpod("b", initContainer("init:1"), func(p *v1.Pod) { p.Spec.InitContainers[0].Resources = *memory("64Mi") })
+		m.src.set(a, b)
+		m.arrive()
+		m.pass(time.Second)
+		c.lines()
+		m.src.set(resized(a, func(p *v1.Pod) { p.Spec.Resources = memory("32Mi") }), resized(b, func(p *v1.Pod) { p.Spec.InitContainers[0].Resources = *memory("32Mi") }))
+		m.pass(time.Minute)
+		if a, b := resizeCondition(t, m, "a"), resizeCondition(t, m, "b"); a != "PodResizePending Infeasible" || b != "" {
+			t.Errorf("conditions %q and %q", a, b)
+		}
+		if n := m.rt.Calls()["UpdateContainerResources"]; n != 0 {
+			t.Errorf("%d updates", n)
+		}
+		if got := c.lines(); len(got) != 1 || !strings.HasPrefix(got[0], "Warning ResizeInfeasible  Pod resize Infeasible: ") || !strings.Contains(got[0], "InPlacePodLevelResourcesVerticalScaling is disabled") {
+			t.Errorf("events: %q", got)
 		}
 	})
 }

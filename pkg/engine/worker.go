@@ -318,7 +318,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 		StopWaits: w.update.stopWaits,
 		StopUntil: w.update.stopUntil,
 	}
-	v.Health, v.MaxBackoff = w.update.health, w.env.maxBackoff
+	v.Health, v.MaxBackoff, v.Disabled = w.update.health, w.env.maxBackoff, w.env.disabled
 	return v
 }
 

@@ -38,6 +38,7 @@ type workerEnv struct {
 	allocatable  v1.ResourceList
 	runtimeName  string
 	maxBackoff   time.Duration
+	disabled     pod.Disabled
 	noClusterDNS bool
 	reportLogs   bool // reports name the logs of running containers
 
@@ -78,6 +79,7 @@ func newWorkerEnv(cfg Config, reports chan<- report) *workerEnv {
 		allocatable:  cfg.Node.Allocatable,
 		runtimeName:  cfg.RuntimeName,
 		maxBackoff:   cfg.MaxBackoff,
+		disabled:     cfg.Node.Disabled,
 		noClusterDNS: cfg.NoClusterDNS,
 		reportLogs:   cfg.Logs != nil,
 

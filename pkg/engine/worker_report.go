@@ -195,6 +195,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		Terminal:    w.rec.Terminal,
 		HostIPs:     w.env.hostIPs,
 		RuntimeName: w.env.runtimeName,
+		Disabled:    w.env.disabled,
 		Terminating: v.Want == nil || deleting(v.Want),
 	}
 	notes.Unhealthy = w.unhealthyDevices(v.Have)

@@ -38,6 +38,8 @@ type Options struct {
 	// Forbids is the agent's function that returns the reason why no container of a pod may start,
 	// or "". nil forbids nothing.
 	Forbids func(want *pod.Spec) string
+	// Disabled names the features that are off on the node.
+	Disabled pod.Disabled
 	// Halted is why the node starts no pod at all, "" when it does: it is drained, or shuts down.
 	Halted string
 	// Against is the saved set to compare with instead of the runtime; nil for none.
@@ -55,9 +57,10 @@ type Forecast struct {
 	// Notices name the facts that the forecast could not determine, one sentence each.
 	Notices []string
 
-	now     time.Time // for plan
-	forbids func(want *pod.Spec) string
-	visible podconfig.Visible
+	now      time.Time // for plan
+	forbids  func(want *pod.Spec) string
+	disabled pod.Disabled
+	visible  podconfig.Visible
 }
 
 // Rollout is the changes of the pods of one workload, in order.
@@ -172,7 +175,7 @@ func againstSaved(state *podconfig.Merged, saved *SavedSet, visible podconfig.Vi
 // againstRuntime compares state with the running pods: by the agent's records or, without a record,
 // by the hashes on the sandbox and containers.
 func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now time.Time) Forecast {
-	f := Forecast{State: state, now: now, forbids: o.Forbids, visible: o.Config.Visible}
+	f := Forecast{State: state, now: now, forbids: o.Forbids, disabled: o.Disabled, visible: o.Config.Visible}
 	if o.Halted != "" {
 		f.Notices = append(f.Notices, "no pod starts: "+o.Halted)
 		f.forbids = func(*pod.Spec) string { return o.Halted }
@@ -235,7 +238,9 @@ func (f *Forecast) steps(want *pod.Spec, a pod.Actual, r pod.Record) []plan.Step
 
 // view returns the input of plan, as an agent makes it.
 func (f *Forecast) view(want *pod.Spec, a pod.Actual, r pod.Record) plan.View {
-	return plan.NewView(want, a, r, plan.ForbiddenBy(f.forbids, want), nil, f.now)
+	v := plan.NewView(want, a, r, plan.ForbiddenBy(f.forbids, want), nil, f.now)
+	v.Disabled = f.disabled
+	return v
 }
 
 // restarts fills in the restarts and resizes of a running pod if want is served, from plan.

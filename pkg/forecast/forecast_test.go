@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -303,6 +305,16 @@ func TestPreview_ForbiddenPod_DoesNotStart(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, summary(f)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A forecast plans without the features that are off on the node, as the agent does.
+func TestForecast_DisabledFeatures_AreThoseOfTheNode(t *testing.T) {
+	t.Parallel()
+	off := pod.Disabled{pod.FeatureInitResize}
+	f := againstRuntime(&podconfig.Merged{}, nil, Options{Config: podconfig.New(podconfig.Config{}), Disabled: off}, time.Now())
+	if v := f.view(lookSpec("web", "nginx:1"), pod.Actual{}, pod.Record{}); !slices.Equal(v.Disabled, off) {
+		t.Errorf("the view is without %q", v.Disabled)
 	}
 }
 

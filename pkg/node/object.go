@@ -33,6 +33,7 @@ type Settings struct {
 	// ExternalCloud says that a cloud controller sets the node's addresses.
 	ExternalCloud bool
 	NodeIPs       []string // of --node-ip, where it names addresses
+	Disabled      pod.Disabled
 }
 
 // Inputs is the changing state of a node.
@@ -69,10 +70,13 @@ const (
 	annotationNodeIP = "alpha.kubernetes.io/provided-node-ip"
 )
 
-// declaredFeatures are those that a 1.36 scheduler may require of a node and that this
-// node has.
-func declaredFeatures() []string {
-	return []string{"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}
+// declaredFeatures are those that the API server or the scheduler of Kubernetes 1.36 may require of
+// a node and that this node has.
+func declaredFeatures(off pod.Disabled) []string {
+	if off.Has(pod.FeatureDeclared) {
+		return nil
+	}
+	return slices.DeleteFunc([]string{pod.FeatureWebSockets, pod.FeaturePodResize, pod.FeatureInitResize, pod.FeatureRestartAll}, off.Has)
 }
 
 // Object returns the Node as it is now: a new one where before is nil, else before with
@@ -117,7 +121,7 @@ func Object(f Facts, in Inputs, before *v1.Node, now time.Time) *v1.Node {
 	if in.Runtime.Name != "" { // it answered
 		s.RuntimeHandlers, s.Features = in.Runtime.Handlers, in.Runtime.Features
 	}
-	s.DeclaredFeatures = declaredFeatures()
+	s.DeclaredFeatures = declaredFeatures(in.Disabled)
 	setDrivers(in.Drivers, n)
 	conditions(in, s, metav1.NewTime(now))
 	return n

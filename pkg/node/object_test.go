@@ -73,6 +73,32 @@ func TestC_1_25_2_NewNode(t *testing.T) {
 	}
 }
 
+// TestObject_DeclaredFeatures_LeaveOutThoseThatAreOff: the scheduler and the API server then expect them
+// of no pod on this node.
+//
+// Shows: C-1.25.2
+func TestObject_DeclaredFeatures_LeaveOutThoseThatAreOff(t *testing.T) {
+	t.Parallel()
+	const sockets, whole, init, all = pod.FeatureWebSockets, pod.FeaturePodResize, pod.FeatureInitResize, pod.FeatureRestartAll
+	for _, c := range []struct {
+		off  pod.Disabled
+		want []string
+	}{
+		{nil, []string{sockets, whole, init, all}},
+		{pod.Disabled{pod.FeaturePodResources, pod.FeatureSeparateDisk}, []string{sockets, whole, init, all}},
+		{pod.Disabled{init}, []string{sockets, whole, all}},
+		{pod.Disabled{sockets, whole, all}, []string{init}},
+		{pod.Disabled{pod.FeatureDeclared}, nil},
+	} {
+		in := someInputs()
+		before := Object(someFacts(), in, nil, monday)
+		in.Disabled = c.off
+		if got := Object(someFacts(), in, before, monday).Status.DeclaredFeatures; !slices.Equal(got, c.want) {
+			t.Errorf("without %q: %q, want %q", c.off, got, c.want)
+		}
+	}
+}
+
 // TestC_1_25_6_Conditions: their order, words and times.
 //
 // Shows: C-1.25.6

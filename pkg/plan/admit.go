@@ -54,6 +54,8 @@ type Node struct {
 	// CPUs has the exclusive CPUs and NUMA memory of the admitted pods' containers; nil: no policy
 	// allocates them. Admit, Edits.Place and Edits.Accept add allocations.
 	CPUs *cpuset.State
+	// Disabled names the features that are off: pods that need one are rejected.
+	Disabled pod.Disabled
 }
 
 // HaltReason is the reason why a node starts no pods, with a message for users.
@@ -324,7 +326,7 @@ func (a *admission) discount(spec *pod.Spec) {
 // pods of one name or UID.
 func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 	for _, rule := range []func(*pod.Spec) (reason, detail string){
-		a.duplicate, a.pressure, a.sysctls, a.devices, a.placeable, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
+		a.duplicate, a.pressure, a.sysctls, a.devices, a.placeable, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor, a.features,
 	} {
 		if reason, detail = rule(spec); reason != "" {
 			return reason, detail

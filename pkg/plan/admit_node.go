@@ -266,6 +266,18 @@ func (a *admission) appArmor(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
+// features rejects a pod that needs a feature which is off on this node, with the kubelet's texts
+// (C-1.31).
+func (a *admission) features(spec *pod.Spec) (reason, detail string) {
+	switch off := a.node.Disabled; {
+	case off.Has(pod.FeaturePodResources) && resource.IsPodLevelResourcesSet(spec.Pod):
+		return "PodLevelResourcesNotSupported", "PodLevelResources feature gate is disabled"
+	case off.Has(pod.FeatureRestartAll) && pod.RulesRestartAll(&spec.Pod.Spec):
+		return "PodFeatureUnsupported", "Pod requires node features that are not available: " + pod.FeatureRestartAll
+	}
+	return "", ""
+}
+
 // needsAppArmor reports whether the pod, or a container of it, has a profile other than
 // Unconfined: in its fields, or in the older annotations.
 func needsAppArmor(p *v1.Pod) bool {

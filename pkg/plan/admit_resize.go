@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -65,6 +66,9 @@ func (e *Edits) Accept(updated, current *pod.Spec) {
 // same, always fits.
 func (e *Edits) FitResize(updated, current *pod.Spec) (reason, message string) {
 	a := e.a
+	if a.node.Disabled.Has(pod.FeaturePodResize) && !equality.Semantic.DeepEqual(current.Pod.Spec.Resources, updated.Pod.Spec.Resources) {
+		return infeasible, pod.FeaturePodResize + " is disabled"
+	}
 	if a.node.CPUs != nil {
 		if message := a.node.CPUs.Infeasible(current.Pod, updated.Pod); message != "" {
 			return infeasible, message

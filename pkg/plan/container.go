@@ -130,8 +130,8 @@ func (s *planner) killFor(c pod.Container, why string) {
 
 // resize gives a running container the resources of its spec: in place, or by a restart if
 // its resize policy says RestartContainer (C-1.34.4). It never restarts an init container that is
-// no sidecar (C-1.34.8). If an older agent made the container, and nothing shows its current
-// resources, resize changes nothing.
+// no sidecar (C-1.34.8), and changes nothing of it if that feature is off. If an older agent made the
+// container, and nothing shows its current resources, resize changes nothing.
 func (s *planner) resize(c pod.Container) {
 	has := cmp.Or(s.Record.ContainerNotes[c.ID].Resources, c.Resources)
 	if has == "" && s.Record.Want != nil { // an older agent did not record the resources
@@ -146,7 +146,7 @@ func (s *planner) resize(c pod.Container) {
 		return
 	}
 	spec, init := s.Want.Container(c.Name)
-	if init && !pod.Restartable(spec) && s.Changed(c) {
+	if init && !pod.Restartable(spec) && (s.Changed(c) || s.Disabled.Has(pod.FeatureInitResize)) {
 		return // an edit does not replace it while it runs (C-1.20.10)
 	}
 	if pod.ResizeRestarts(spec, changed) && (!init || pod.Restartable(spec)) {

@@ -129,8 +129,8 @@ func TestNewView_RecordOfAnEarlierInstance_IsCaughtUp(t *testing.T) {
 }
 
 // TestNewView_EveryField_IsGivenToBoth: a new field of View is a parameter of NewView, in the
-// record, or one of the blockers that a forecast leaves out. Health and MaxBackoff have their
-// own place in a forecast. Any other field could be set by an agent and missing in a forecast.
+// record, or one of the hindrances that a forecast leaves out. Health, MaxBackoff and Disabled have
+// their own place in a forecast. Any other field could be set by an agent and missing in a forecast.
 func TestNewView_EveryField_IsGivenToBoth(t *testing.T) {
 	t.Parallel()
 	given := []string{"Want", "Have", "Record", "VolumesReady", "VolumesStale", "VolumesUntil", "Forbidden", "Now"}
@@ -139,6 +139,7 @@ func TestNewView_EveryField_IsGivenToBoth(t *testing.T) {
 		"Health",      // probes pass
 		"MaxBackoff",  // back-offs are over
 		"VolumesLeft", // every set-up succeeds
+		"Disabled",    // Options.Disabled of package forecast
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[plan.View]()) {
 		if len(field.Index) == 1 && !slices.Contains(given, field.Name) && !slices.Contains(ofForecast, field.Name) {

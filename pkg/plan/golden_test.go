@@ -54,6 +54,7 @@ type viewYAML struct {
 	Restarting     bool                          `json:"restartingAll"`
 	Started        string                        `json:"started"` // how long ago, default an hour; or never
 	MaxBackoff     string                        `json:"maxBackoff"`
+	Disabled       pod.Disabled                  `json:"disabled"`
 }
 
 type failureYAML struct {
@@ -147,7 +148,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		VolumesReady: !have.Empty(), VolumesStale: y.VolumesStale, VolumesLeft: y.VolumesLeft,
 		Blockers: plan.Blockers{NoNetwork: y.NetworkDown, Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits},
 	}
-	v.Forbidden = y.Forbidden
+	v.Forbidden, v.Disabled = y.Forbidden, y.Disabled
 	v.Health, err = readHealth(y.Health, have)
 	if err != nil {
 		return v, err

@@ -60,7 +60,9 @@ type View struct {
 	Blockers
 	// MaxBackoff caps the crash back-off on this node; 0 is 5 min.
 	MaxBackoff time.Duration
-	Now        time.Time
+	// Disabled names the features that are off on this node.
+	Disabled pod.Disabled
+	Now      time.Time
 }
 
 // Blockers are temporary reasons why the worker cannot carry out a part of the plan now. A

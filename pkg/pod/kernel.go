@@ -23,6 +23,7 @@ type Enforcement struct {
 	CPUPeriod   time.Duration // of CPU quotas; 0 is 100 ms
 	LimitedSwap bool          // burstable pods get a part of the swap
 	Cluster     bool          // the node belongs to a cluster: static pods are critical there
+	OwnCPUQuota bool          // CPU limits are enforced for containers with exclusive CPUs, too
 	OOMKillsOne bool          // out of memory, the kernel kills one process, not the container
 	MemoryQoS   *MemoryQoS    // of cgroup v2; nil is off
 }

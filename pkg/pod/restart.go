@@ -33,6 +33,16 @@ func Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart
 	return true, false
 }
 
+// RulesRestartAll reports whether a container of the pod has a rule that restarts them all.
+func RulesRestartAll(spec *v1.PodSpec) bool {
+	has := func(c v1.Container) bool {
+		return slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
+			return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
+		})
+	}
+	return slices.ContainsFunc(spec.InitContainers, has) || slices.ContainsFunc(spec.Containers, has)
+}
+
 // Restarts is pod.Restarts for this container: after a kill by a probe only the policy
 // decides, without the exit code (C-1.19.6). A container that was killed on request
 // restarts under any policy.

@@ -57,6 +57,14 @@ func TestOf_DevicesOfClaims_AreShownWithTheirHealth(t *testing.T) {
 	if diff := cmp.Diff(wanted, st.ContainerStatuses[0].AllocatedResourcesStatus); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	notes.Disabled = pod.Disabled{pod.FeatureHealthText}
+	if silent := status.Of(want, have, pod.Health{}, v1.PodStatus{}, notes, plantest.Now).ContainerStatuses[0].AllocatedResourcesStatus; len(silent) != 3 || silent[0].Resources[0].Message != nil {
+		t.Errorf("without messages: %+v", silent)
+	}
+	notes.Disabled = pod.Disabled{pod.FeatureDeviceHealth}
+	if none := status.Of(want, have, pod.Health{}, v1.PodStatus{}, notes, plantest.Now).ContainerStatuses[0].AllocatedResourcesStatus; none != nil {
+		t.Errorf("without the health of devices: %+v", none)
+	}
 	if st.ContainerStatuses[1].AllocatedResourcesStatus != nil || st.InitContainerStatuses[0].AllocatedResourcesStatus != nil {
 		t.Errorf("%+v, %+v", st.ContainerStatuses[1].AllocatedResourcesStatus, st.InitContainerStatuses[0].AllocatedResourcesStatus)
 	}

@@ -33,7 +33,7 @@ func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
 	if c := b.resizing(st); c != nil {
 		list = append(list, *c)
 	}
-	if rulesRestartAll(&b.want.Pod.Spec) {
+	if pod.RulesRestartAll(&b.want.Pod.Spec) {
 		list = append(list, b.restartingCondition(st))
 	}
 	if c := b.disruption(st); c != nil {

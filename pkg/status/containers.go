@@ -42,7 +42,9 @@ func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 	switch {
 	case ok:
 		b.fromContainer(&st, c, r)
-		st.AllocatedResourcesStatus = append(b.devices(r), b.claims(c, r)...)
+		if !b.notes.Disabled.Has(pod.FeatureDeviceHealth) {
+			st.AllocatedResourcesStatus = append(b.devices(r), b.claims(c, r)...)
+		}
 	case b.removedToRestart(&st):
 	case b.old[c.Name].State.Terminated != nil:
 		keepEnd(&st, b.old[c.Name]) // C-1.26.4
@@ -232,7 +234,7 @@ func (b *build) claim(entry v1.ResourceClaim, a pod.ClaimAllocation) v1.Resource
 		is := v1.ResourceHealth{ResourceID: id, Health: v1.ResourceHealthStatusUnknown}
 		if h, known := health[d.Name()]; known {
 			is.Health = h.Status
-			if h.Message != "" {
+			if h.Message != "" && !b.notes.Disabled.Has(pod.FeatureHealthText) {
 				is.Message = &h.Message
 			}
 		}

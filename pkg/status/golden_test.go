@@ -51,6 +51,7 @@ type notesYAML struct {
 	Terminating        bool                          `json:"terminating"`
 	HostIPs            []string                      `json:"hostIPs"`
 	RuntimeName        string                        `json:"runtimeName"`
+	Disabled           pod.Disabled                  `json:"disabled"`
 }
 
 type backoffYAML struct {
@@ -225,7 +226,7 @@ func read(arc *txtar.Archive) (fixture, error) {
 		NotAdmittedReason: y.NotAdmittedReason, NotAdmittedMessage: y.NotAdmittedMessage, Rejected: y.Rejected,
 		Waits: y.Waits, NetworkWait: y.NetworkWait, ResizeReason: y.ResizeReason, ResizeMessage: y.ResizeMessage, Allocated: y.Allocated, ResizeError: y.ResizeError,
 		Instance: y.Instance, Terminal: y.Terminal, TerminalReason: y.TerminalReason, TerminalMessage: y.TerminalMessage,
-		Terminating: y.Terminating, HostIPs: y.HostIPs, RuntimeName: y.RuntimeName,
+		Terminating: y.Terminating, HostIPs: y.HostIPs, RuntimeName: y.RuntimeName, Disabled: y.Disabled,
 	}
 	for name, b := range y.Backoff {
 		delay, err := time.ParseDuration(b.Delay)

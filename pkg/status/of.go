@@ -74,6 +74,8 @@ type Notes struct {
 	// RuntimeName is the scheme of container IDs ("containerd"); "" is
 	// "containerd".
 	RuntimeName string
+	// Disabled names the features that are off on this node.
+	Disabled pod.Disabled
 }
 
 // Of returns the status of one pod (C-1.26). before is the status that was last reported of the

@@ -33,9 +33,10 @@ func (b *build) resources(st *v1.ContainerStatus, c *v1.Container, r pod.Contain
 }
 
 // podResources fills in the resources of the whole pod: the sums over its containers, as the
-// kubelet reports static pods. A pod that is not admitted has none.
+// kubelet reports static pods. A pod that is not admitted has none, and neither has any pod if the
+// feature is off.
 func (b *build) podResources(st *v1.PodStatus) {
-	if b.notAdmitted() || len(st.ContainerStatuses) == 0 {
+	if b.notAdmitted() || len(st.ContainerStatuses) == 0 || b.notes.Disabled.Has(pod.FeaturePodResize) {
 		return
 	}
 	p := *b.want.Pod
@@ -83,7 +84,7 @@ func (b *build) resizing(st *v1.PodStatus) *v1.PodCondition {
 	spec := &b.want.Pod.Spec
 	for _, container := range slices.Concat(pointers(spec.InitContainers), pointers(spec.Containers)) {
 		r, ok := b.Container(container.Name)
-		if !ok || r.State != pod.StateRunning || !b.toResize(container, r) {
+		if !ok || r.State != pod.StateRunning || !b.resizable(container) || !b.toResize(container, r) {
 			continue
 		}
 		found = true
@@ -95,6 +96,12 @@ func (b *build) resizing(st *v1.PodStatus) *v1.PodCondition {
 		return nil
 	}
 	return c
+}
+
+// resizable reports whether a running container is resized at all.
+func (b *build) resizable(c *v1.Container) bool {
+	return !b.notes.Disabled.Has(pod.FeatureInitResize) || pod.Restartable(c) ||
+		!slices.ContainsFunc(b.want.Pod.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
 }
 
 func pointers(list []v1.Container) (all []*v1.Container) {

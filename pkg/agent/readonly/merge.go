@@ -121,7 +121,7 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 	}
 	o.Config = sources.Config
 	if o.Observer != nil {
-		o.Forbids, o.Halted = sources.Rules.Forbids, halted
+		o.Forbids, o.Halted, o.Disabled = sources.Rules.Forbids, halted, c.Disabled()
 	}
 	preview, err := forecast.Preview(ctx, o)
 	if ctx.Err() != nil {

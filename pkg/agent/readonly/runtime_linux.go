@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // KindBundled is the name of the bundled runtime in bundle.DiscoveredRuntime.
@@ -74,6 +75,7 @@ func (c Config) CRI(endpoint string) cri.Config {
 		CgroupParent: strings.TrimSuffix(c.CgroupRoot, "/"), Log: c.RuntimeLog,
 		EndTask:        func(ctx context.Context, id string) error { return bundle.EndTask(ctx, endpoint, id) },
 		RuntimeClasses: c.Classes(), SeccompDir: filepath.Join(c.RootDir, "seccomp"), PauseProfile: c.pauseProfile(endpoint),
+		OneDisk:    c.Disabled().Has(pod.FeatureSeparateDisk),
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.PodDomain(), ResolvConf: &c.ResolvConf,
 	}
 }
