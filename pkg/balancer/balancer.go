@@ -22,6 +22,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/service"
 	"github.com/nodectl/nodectl/pkg/service/nft"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // Filter is the packet filter of the node.
@@ -106,7 +107,7 @@ const (
 // Balancer serves the Services of a node.
 type Balancer struct {
 	cfg Config
-	due chan struct{} // capacity 1: a change, for Run
+	due wakeup.Signal // a change, for Run
 
 	mu       sync.Mutex
 	services []*pod.Object
@@ -147,7 +148,7 @@ func New(cfg Config) *Balancer {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Balancer{
-		cfg: cfg, due: make(chan struct{}, 1), pods: make(map[pod.Key]*entry), changed: make(map[pod.Key]bool), refused: make(map[service.Refusal]bool),
+		cfg: cfg, due: wakeup.New(), pods: make(map[pod.Key]*entry), changed: make(map[pod.Key]bool), refused: make(map[service.Refusal]bool),
 	}
 	for _, k := range cfg.Recorded {
 		p := service.PodOf(k.Pod, k.Status, false)
@@ -161,13 +162,6 @@ func New(cfg Config) *Balancer {
 	b.inFilter = len(b.stored) > 0
 	b.open = b.inFilter
 	return b
-}
-
-func (b *Balancer) wake() {
-	select {
-	case b.due <- struct{}{}:
-	default:
-	}
 }
 
 // Set replaces the Services by those that win the merge. want returns the desired pod of a key, or nil.
@@ -186,7 +180,7 @@ func (b *Balancer) Set(services []*pod.Object, want func(pod.Key) *pod.Spec, ans
 	}
 	if changed {
 		b.dirty = true
-		b.wake()
+		b.due.Send()
 	}
 }
 
@@ -224,7 +218,7 @@ func (b *Balancer) Report(r pod.StatusReport) error {
 		b.pods[key] = &entry{uid, &p, true}
 	}
 	b.changed[key], b.dirty = true, true
-	b.wake()
+	b.due.Send()
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // The waits of Run.
@@ -96,12 +97,12 @@ func (b *Balancer) noteRestored() {
 // Protect keeps the guard of the loopback addresses in force until ctx ends, on a node that serves no
 // Services. The guard stays.
 func Protect(ctx context.Context, f Filter, log *slog.Logger) {
-	b := &Balancer{cfg: Config{Filter: f, Log: log}, due: make(chan struct{}, 1)}
+	b := &Balancer{cfg: Config{Filter: f, Log: log}, due: wakeup.New()}
 	defer f.Close()
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { b.watch(ctx, func() {}) })
-	b.wake()
+	b.due.Send()
 	again := time.NewTimer(0)
 	again.Stop()
 	defer again.Stop()

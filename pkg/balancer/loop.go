@@ -44,7 +44,7 @@ func (b *Balancer) watch(ctx context.Context, proxied func()) {
 		b.mu.Lock()
 		b.foreign = true
 		b.mu.Unlock()
-		b.wake()
+		b.due.Send()
 	}, proxied)
 	if err != nil && ctx.Err() == nil {
 		b.cfg.Log.Info("Failed to watch packet filter; not noticing changes by other programs", "error", err)
@@ -59,7 +59,7 @@ func (b *Balancer) noteProxy() {
 	b.proxied = true
 	b.mu.Unlock()
 	if !known {
-		b.wake()
+		b.due.Send()
 	}
 }
 

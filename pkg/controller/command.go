@@ -54,7 +54,7 @@ func (c *Controller) Do(ctx context.Context, of pod.ObjectKey, command workload.
 	if full {
 		return "", &RefusedError{errors.New("too many commands are waiting")}
 	}
-	c.wake()
+	c.due.Send()
 	select {
 	case <-r.done:
 		return r.result, r.err
@@ -116,7 +116,7 @@ func (c *Controller) execute(present map[pod.ObjectKey]bool, stuck bool, now tim
 	c.requests = append(waiting, c.requests...)
 	c.mu.Unlock()
 	if c.writer.isIdle() {
-		c.wake()
+		c.due.Send()
 	}
 	return done
 }

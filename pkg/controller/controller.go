@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
@@ -83,7 +84,7 @@ const saveWait = 100 * time.Millisecond
 // Controller keeps the pods of workloads. Make one with New.
 type Controller struct {
 	cfg    Config
-	due    chan struct{} // capacity 1: Report, a timer and the writer send, podconfig receives; nil if not Live
+	due    wakeup.Signal // Report, a timer and the writer send, podconfig receives; nil if not Live
 	writer *writer
 	copies atomic.Int32 // running calls of Config.Keep
 
@@ -131,12 +132,12 @@ func New(cfg Config) *Controller {
 		cfg: cfg, workloads: make(map[pod.ObjectKey]*entry), found: make(map[pod.ObjectKey]storedState),
 		kept: make(map[pod.Key]workload.Pod), pods: make(map[pod.Key][]*podStatus), reported: make(map[pod.Key]bool),
 	}
-	c.writer = &writer{store: cfg.Store, wake: c.wake}
 	if cfg.Live {
-		c.due = make(chan struct{}, 1)
-		c.timer = time.AfterFunc(longestWait, c.wake)
+		c.due = wakeup.New()
+		c.timer = time.AfterFunc(longestWait, c.due.Send)
 		c.timer.Stop()
 	}
+	c.writer = &writer{store: cfg.Store, wake: c.due.Send}
 	for _, p := range cfg.Recorded {
 		if workload.MayOwn(p.Spec) {
 			have := newPodStatus(p.Spec)
@@ -156,13 +157,6 @@ func New(cfg Config) *Controller {
 // Due implements podconfig.Expander.
 func (c *Controller) Due() <-chan struct{} { return c.due }
 
-func (c *Controller) wake() {
-	select {
-	case c.due <- struct{}{}:
-	default:
-	}
-}
-
 // Close stops the timer. After that, the Controller becomes due only by changes.
 func (c *Controller) Close() {
 	if c.timer != nil {
@@ -176,7 +170,7 @@ func (c *Controller) Synced() {
 	c.mu.Lock()
 	c.synced = true
 	c.mu.Unlock()
-	c.wake()
+	c.due.Send()
 }
 
 // Report implements engine.Sink. It neither waits nor fails.
@@ -190,7 +184,7 @@ func (c *Controller) Report(r pod.StatusReport) error {
 	}
 	c.mu.Unlock()
 	if known {
-		c.wake()
+		c.due.Send()
 	}
 	return nil
 }

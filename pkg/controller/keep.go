@@ -73,7 +73,7 @@ func (c *Controller) startCopy(e *entry, failed workload.FailedVersion, done cha
 		}
 		close(done)
 		c.copies.Add(-1)
-		c.wake()
+		c.due.Send()
 		return nil
 	})
 }

@@ -77,7 +77,7 @@ func (c *Controller) wakeRelease(e *entry) {
 		other.dueByRelease = true
 	}
 	if len(all) > 0 {
-		c.wake()
+		c.due.Send()
 	}
 }
 

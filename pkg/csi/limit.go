@@ -131,7 +131,7 @@ func (r *refresher) askLimit(ctx context.Context, name string) error {
 	if d.info.limit != info.limit {
 		r.cfg.Log.Info("Volume limit of a CSI driver has changed", "driver", name, "before", d.info.limit, "now", info.limit)
 		d.info.limit = info.limit
-		wake(r.due)
+		r.due.Send()
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func (v *Volumes) noteFull(driver string, a *storagev1.VolumeAttachment) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.full[driver] = true
-	wake(v.refresh)
+	v.refresh.Send()
 }
 
 // hasPeriod reports whether the CSIDriver object says that the driver is asked for its limit.

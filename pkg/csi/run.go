@@ -43,14 +43,6 @@ func (v *Volumes) Run(ctx context.Context) {
 	}
 }
 
-// wake wakes the receiver of a channel of capacity 1.
-func wake(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // publisher keeps the CSINode object current.
 type publisher struct {
 	*Volumes
@@ -139,7 +131,7 @@ func (v *Volumes) retryUnstage(id volumeID) {
 		at.failures++
 		at.retry = time.Now().Add(backoff.After(at.failures, retryFirst, retryLast))
 	}
-	wake(v.undone)
+	v.undone.Send()
 }
 
 // unstageUnused unstages volumes that no pod uses. A call that hangs delays only other volumes to

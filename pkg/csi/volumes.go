@@ -41,6 +41,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/keylock"
 	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // Config configures Volumes.
@@ -92,9 +93,9 @@ type Volumes struct {
 	boot    string
 	cluster Cluster                 // set before Run, Publish and Register
 	locks   keylock.Locks[volumeID] // one operation at a time works on a volume
-	due     chan struct{}           // cap 1: the CSINode object may have to change
-	undone  chan struct{}           // cap 1: Run has something to unmount or to unstage
-	refresh chan struct{}           // cap 1: a limit may have changed
+	due     wakeup.Signal           // the CSINode object may have to change
+	undone  wakeup.Signal           // Run has something to unmount or to unstage
+	refresh wakeup.Signal           // a limit may have changed
 	// patience is waitTimeout, and rejectAfter the constant of this name, except in tests.
 	patience, rejectAfter time.Duration
 	cut                   func(point string) error // Config.Cut
@@ -144,7 +145,7 @@ func New(cfg Config) *Volumes {
 		boot, _ = bootid.Read() // without an ID, each volume counts as one of an earlier boot
 	}
 	v := &Volumes{
-		cfg: cfg, boot: boot, cut: cfg.Cut, patience: waitTimeout, rejectAfter: rejectAfter, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), refresh: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
+		cfg: cfg, boot: boot, cut: cfg.Cut, patience: waitTimeout, rejectAfter: rejectAfter, due: wakeup.New(), undone: wakeup.New(), refresh: wakeup.New(), drivers: make(map[string]*driver), gone: make(map[string]bool),
 		volumes: make(map[volumeID]*volume), left: make(map[user]leftover), full: make(map[string]bool),
 	}
 	v.load()
@@ -235,8 +236,8 @@ func (v *Volumes) of(id volumeID) *volume {
 // changedLocked triggers an update of the CSINode object and the Node status. The caller holds
 // v.mu.
 func (v *Volumes) changedLocked() {
-	wake(v.due)
-	wake(v.refresh)
+	v.due.Send()
+	v.refresh.Send()
 	if v.cluster.Report != nil {
 		v.cluster.Report()
 	}
@@ -284,7 +285,7 @@ func (v *Volumes) noteStaged(id volumeID, exists bool) {
 func (v *Volumes) forgetLocked(id volumeID, at *volume) {
 	switch {
 	case at.staged && len(at.users) == 0:
-		wake(v.undone)
+		v.undone.Send()
 	case len(at.users) == 0:
 		delete(v.volumes, id)
 		v.changedLocked()
@@ -473,5 +474,5 @@ func (v *Volumes) leave(users map[user]volumeID) {
 			v.left[u] = leftover{retry: time.Now().Add(retryFirst), failures: 1}
 		}
 	}
-	wake(v.undone)
+	v.undone.Send()
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/keylock"
 	"github.com/nodectl/nodectl/pkg/pluginconn"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // Config configures Claims.
@@ -71,10 +72,10 @@ type Claims struct {
 	cluster  Cluster               // set before Run, Prepare and Register
 	locks    keylock.Locks[string] // one operation at a time works on a claim, by UID
 	running  sync.WaitGroup
-	changed  chan struct{}            // cap 1: Changed
-	reported chan struct{}            // cap 1: HealthChanged
-	due      chan struct{}            // cap 1: slices may be due
-	undone   chan struct{}            // cap 1: Run has something to unprepare
+	changed  wakeup.Signal            // Changed
+	reported wakeup.Signal            // HealthChanged
+	due      wakeup.Signal            // slices may be due
+	undone   wakeup.Signal            // Run has something to unprepare
 	cut      func(point string) error // Config.Cut
 	pace     pace
 
@@ -94,7 +95,7 @@ func New(cfg Config) *Claims {
 		cfg.Dial = pluginconn.Dial
 	}
 	c := &Claims{
-		cfg: cfg, boot: cmp.Or(cfg.Boot, bootID()), cut: cfg.Cut, changed: make(chan struct{}, 1), reported: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1), pace: usualPace,
+		cfg: cfg, boot: cmp.Or(cfg.Boot, bootID()), cut: cfg.Cut, changed: wakeup.New(), reported: wakeup.New(), due: wakeup.New(), undone: wakeup.New(), pace: usualPace,
 		drivers: make(map[string][]*driver), claims: make(map[string]record), written: make(map[string][sha256.Size]byte), inUse: make(map[string]bool),
 		left: make(map[string]leftover), wipes: make(map[string]*wipe),
 	}
@@ -174,7 +175,7 @@ func (c *Claims) Leave(uid string) {
 	c.mu.Lock()
 	c.left[uid] = leftover{retry: time.Now()}
 	c.mu.Unlock()
-	wake(c.undone)
+	c.undone.Send()
 }
 
 // Sweep makes Run unprepare the claims of all pods for whose UIDs keep returns false.

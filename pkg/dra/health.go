@@ -184,7 +184,7 @@ func (c *Claims) setHealthLocked(d *driver, next map[pod.DeviceName]reported) {
 	before := c.healthOfAllLocked(d.name)
 	d.health = next
 	if !maps.Equal(before, c.healthOfAllLocked(d.name)) {
-		wake(c.reported)
+		c.reported.Send()
 	}
 	var first time.Time
 	for _, r := range next {

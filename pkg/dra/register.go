@@ -60,7 +60,7 @@ func (c *Claims) Register(_ context.Context, name, endpoint string, versions []s
 	c.running.Go(func() { c.watchHealth(watching, next) })
 	c.cfg.Log.Info("DRA driver registered", "driver", name, "socket", endpoint, "service", version)
 	c.syncLocked(name)
-	wake(c.changed)
+	c.changed.Send()
 	return nil
 }
 
@@ -72,7 +72,7 @@ func (c *Claims) connected(d *driver, connected bool) {
 		return
 	}
 	if d.connected = connected; connected {
-		wake(c.changed)
+		c.changed.Send()
 	}
 	c.syncLocked(d.name)
 }
@@ -152,6 +152,6 @@ func (c *Claims) syncLocked(name string) {
 		delete(c.wipes, name)
 	case !usable && !due && len(c.wipes) < 2*maxDrivers:
 		c.wipes[name] = &wipe{at: time.Now().Add(wipeAfter)}
-		wake(c.due)
+		c.due.Send()
 	}
 }

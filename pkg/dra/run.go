@@ -29,14 +29,6 @@ type leftover struct {
 	failures int
 }
 
-// wake wakes the receiver of a channel of capacity 1.
-func wake(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // Run deletes the ResourceSlices of unregistered drivers, and unprepares the claims of pods that no
 // source has, until ctx ends. It begins with the slices of all drivers, because none has registered
 // yet.

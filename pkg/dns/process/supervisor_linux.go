@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/dns/server"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // Config is the configuration of a Supervisor.
@@ -46,7 +47,7 @@ type Supervisor struct {
 	wanted  atomic.Bool
 	state   atomic.Pointer[server.State] // nil until SetState
 	first   atomic.Pointer[server.State] // for a process without names, until SetState
-	changed chan struct{}
+	changed wakeup.Signal                // for Run
 	counts  atomic.Pointer[server.Counts]
 
 	serving atomic.Bool // the process ran when the lock was last released
@@ -60,7 +61,7 @@ type Supervisor struct {
 
 // New returns a Supervisor that does nothing until Enable.
 func New(cfg Config) *Supervisor {
-	return &Supervisor{cfg: cfg, changed: make(chan struct{}, 1), locked: make(chan struct{}, 1)}
+	return &Supervisor{cfg: cfg, changed: wakeup.New(), locked: make(chan struct{}, 1)}
 }
 
 // lock waits until no other goroutine uses the process.
@@ -75,7 +76,7 @@ func (s *Supervisor) unlock() {
 // Enable makes Run start the server and keep it running. It does not wait for the start.
 func (s *Supervisor) Enable() {
 	if !s.wanted.Swap(true) {
-		s.wake()
+		s.changed.Send()
 	}
 }
 
@@ -118,7 +119,7 @@ func (s *Supervisor) Servers() []string {
 // call, a process of an earlier agent keeps its state.
 func (s *Supervisor) SetState(to server.State) {
 	s.state.Store(&to)
-	s.wake()
+	s.changed.Send()
 }
 
 // SetFirst sets the state that a process without names has until SetState is called. With it, the
@@ -127,15 +128,7 @@ func (s *Supervisor) SetState(to server.State) {
 func (s *Supervisor) SetFirst(to server.State) {
 	to.Known, to.Services = false, nil
 	s.first.Store(&to)
-	s.wake()
-}
-
-// wake wakes up Run.
-func (s *Supervisor) wake() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	s.changed.Send()
 }
 
 // Counts returns the last reported counters of the process.
