@@ -152,7 +152,7 @@ var only = map[string][]string{
 	"pkg/podenv":            {"pkg/pod"},
 	"pkg/podspec":           {"pkg/pod"},
 	"pkg/podstatic":         {"pkg/pod"},
-	"pkg/service":           {"pkg/pod"},
+	"pkg/service":           {"pkg/pod", "pkg/sorted"},
 	"pkg/workload":          {"pkg/pod", "pkg/podspec", "pkg/podstatic"},
 	"pkg/podview":           {"pkg/pod", "pkg/podspec"},
 	"pkg/status":            {"pkg/pod", "pkg/podview"},
@@ -172,7 +172,7 @@ var only = map[string][]string{
 	"pkg/pluginconn": nil,
 	"pkg/wakeup":     nil,
 
-	"pkg/dns":         nil,
+	"pkg/dns":         {"pkg/sorted"},
 	"pkg/dns/server":  {"pkg/dns", "pkg/panics"},
 	"pkg/dns/process": {"pkg/atomicfile", "pkg/bootid", "pkg/confine", "pkg/dns/server", "pkg/wakeup"},
 	"pkg/dns/early":   {"pkg/dns/process"},

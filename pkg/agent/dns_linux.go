@@ -19,6 +19,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/dns/process"
 	"github.com/nodectl/nodectl/pkg/dns/server"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/service"
 )
 
 // resolverCheck is how often the node's resolver file is read again.
@@ -38,11 +39,13 @@ type dnsServer struct {
 	records  func() ([]pod.Record, error)
 
 	mu       sync.Mutex // guards the fields below
-	services []dns.Service
-	read     bool   // setServices was called
-	known    bool   // no Service is missing in services
-	resolver []byte // the content of the node's resolver file
-	serial   uint32 // of the zone
+	names    serviceNames
+	services []*dns.Service
+	read     bool          // setServices was called
+	known    bool          // no Service is missing in services
+	resolver []byte        // the content of the node's resolver file
+	serial   uint32        // of the zone
+	pushed   *server.State // the last one of push; nil: none since the first setServices
 }
 
 // newDNSServer returns the manager of the DNS server of a node without a cluster. It starts nothing.
@@ -95,11 +98,15 @@ func (n *dnsServer) servers() (servers []string, domain string) {
 func (n *dnsServer) domain() string { return cmp.Or(n.cfg.ClusterDomain, config.DefaultDomain) }
 
 // setServices replaces the Services with DNS names. complete says that no Service can be missing.
-func (n *dnsServer) setServices(all []dns.Service, complete bool) {
+func (n *dnsServer) setServices(views []*service.View, complete bool) {
 	if n.supervisor == nil {
 		return
 	}
 	n.mu.Lock()
+	all := n.names.of(views)
+	if !n.read {
+		n.pushed = nil
+	}
 	n.services, n.read, n.known = all, true, complete
 	n.mu.Unlock()
 	n.push()
@@ -108,26 +115,32 @@ func (n *dnsServer) setServices(all []dns.Service, complete bool) {
 	}
 }
 
-// push sends the newest state to the process. Until setServices was called, only a process without
-// names uses the state, and forwards other names. A process of an earlier agent keeps its names.
+// push sends the newest state to the process, unless its answers are those of the last one. Until
+// setServices was called, only a process without names uses the state, and forwards other names. A
+// process of an earlier agent keeps its names.
 func (n *dnsServer) push() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	settings, _ := dnsProcess(n.cfg)
-	n.serial = max(n.serial+1, uint32(time.Now().Unix()))
 	own := []netip.Addr{settings.Address}
 	var others []netip.AddrPort
 	if n.cfg.ResolvConf != "" { // with "", pods do not use name servers of the node
 		others = withIndexes(dns.Upstreams(string(n.resolver), own))
 	}
-	set := n.supervisor.SetFirst
-	if n.read {
-		set = n.supervisor.SetState
-	}
-	set(server.State{
-		Config: dns.Config{Domain: n.domain(), Ranges: n.ranges(), Servers: own, Serial: n.serial},
+	next := server.State{
+		Config: dns.Config{Domain: n.domain(), Ranges: n.ranges(), Servers: own},
 		Known:  n.known, Services: n.services, Upstreams: others,
-	})
+	}
+	if n.pushed != nil && n.pushed.Same(&next) {
+		return
+	}
+	n.serial = max(n.serial+1, uint32(time.Now().Unix()))
+	next.Serial, n.pushed = n.serial, &next
+	if n.read {
+		n.supervisor.SetState(next)
+	} else {
+		n.supervisor.SetFirst(next)
+	}
 }
 
 // withIndexes replaces the names of interfaces in link-local addresses by their indexes: the

@@ -42,7 +42,7 @@ func (a *Agent) newBalancer() *balancer.Balancer {
 			a.log.Warn("Service has a problem", "service", o.Key.String(), "file", p.File, "path", p.Path, "problem", p.Msg)
 			a.events.ObjectEvent(v1.ObjectReference{Kind: pod.KindService, APIVersion: "v1", Namespace: o.Namespace, Name: o.Name}, v1.EventTypeWarning, "ServiceRefused", p.Path+": "+p.Msg)
 		},
-		Views:   func(all []*service.View, complete bool) { a.dns.setServices(zoneOf(all), complete) },
+		Views:   a.dns.setServices,
 		Trouble: func(reason, message string) { a.events.NodeEvent(reason, v1.EventTypeWarning, message) },
 	}
 	for _, r := range a.state.kept {

@@ -89,7 +89,7 @@ func TestReply_ManyAddresses_AreCutToTheClientsSize(t *testing.T) {
 	for i := range 200 {
 		many.Endpoints = append(many.Endpoints, Endpoint{Address: netip.AddrFrom4([4]byte{10, 88, 1, byte(i)}), Hostname: "h"})
 	}
-	z := NewZone(c, []Service{many})
+	z := NewZone(c, []*Service{&many})
 	for edns, limit := range map[int]int{0: 512, 600: 512, 1232: 1232, 65535: 1232} {
 		q, code, err := ParseQuery(query(t, "s.n.svc.cluster.local.", dnsmessage.TypeA, edns))
 		if code != 0 || err != nil || q.Size != limit || q.EDNS != (edns > 0) {
@@ -121,7 +121,7 @@ func TestReply_TooLong_LeavesOutAdditionalFirst(t *testing.T) {
 		s.Endpoints = append(s.Endpoints, Endpoint{Address: netip.AddrFrom4([4]byte{10, 88, 1, byte(i)})})
 	}
 	q, _, _ := ParseQuery(query(t, "_p._tcp.s.n.svc.cluster.local.", dnsmessage.TypeSRV, 0))
-	a := NewZone(c, []Service{s}).Answer(q.Question, 0)
+	a := NewZone(c, []*Service{&s}).Answer(q.Question, 0)
 	msg, err := q.Reply(a, 820)
 	if m := parsed(t, msg); err != nil || len(m.Answers) != 12 || len(m.Additionals) != 0 || m.Truncated {
 		t.Errorf("%d answers, %d additional, cut: %v, %v", len(m.Answers), len(m.Additionals), m.Truncated, err)

@@ -5,6 +5,9 @@
 // NewZone makes a zone from Services, Zone.Answer answers one question, ParseQuery parses a query
 // and Query.Reply writes the answer. Package dns/server has the sockets.
 //
+// Difference returns the records in which the zones of two lists of Services differ, and Zone.Apply
+// makes one zone from the other by them.
+//
 // Questions about the cluster's domain, or about addresses of the cluster's own ranges, never go to
 // other servers.
 package dns
@@ -36,30 +39,6 @@ type Config struct {
 	Serial uint32
 }
 
-// Service has the fields of a Service on which its names depend.
-type Service struct {
-	Namespace    string       `json:"namespace"`
-	Name         string       `json:"name"`
-	ExternalName string       `json:"externalName,omitempty"`
-	ClusterIPs   []netip.Addr `json:"clusterIPs,omitempty"` // empty for a headless Service
-	Ports        []Port       `json:"ports,omitempty"`
-	Endpoints    []Endpoint   `json:"endpoints,omitempty"` // the ready endpoints of a headless Service
-}
-
-// Port is a port of a Service or endpoint. A port without a name has no records.
-type Port struct {
-	Name     string `json:"name,omitempty"`
-	Protocol string `json:"protocol"` // TCP, UDP, SCTP
-	Number   uint16 `json:"number"`
-}
-
-// Endpoint is one address of a headless Service.
-type Endpoint struct {
-	Address  netip.Addr `json:"address"`
-	Hostname string     `json:"hostname,omitempty"` // "": the name is made from the address
-	Ports    []Port     `json:"ports"`              // nil: the ports of the Service
-}
-
 // Zone has the DNS records of a list of Services. It is immutable.
 type Zone struct {
 	config Config
@@ -69,7 +48,7 @@ type Zone struct {
 	authority []dnsmessage.Resource
 }
 
-// node has the records of one name.
+// node has the records of one name. Each list is sorted, and has no element twice.
 type node struct {
 	addresses []netip.Addr
 	alias     string // with a dot at its end
@@ -77,6 +56,8 @@ type node struct {
 	pointers  []string
 	text      string
 	servers   bool // this is the name of the zone, which has an NS record
+	fixed     bool // the name exists without a Service
+	below     int  // how many names are directly below this one
 }
 
 // target is one SRV record.
@@ -86,19 +67,22 @@ type target struct {
 }
 
 // NewZone makes a zone. It leaves out records with invalid DNS names.
-func NewZone(c Config, services []Service) *Zone {
+func NewZone(c Config, services []*Service) *Zone {
 	z := &Zone{config: c, domain: canonical(c.Domain), nodes: make(map[string]*node)}
 	z.authority = slices.Clip(z.newSOA(z.domain))
-	z.at(z.domain).servers = true
-	z.at("svc." + z.domain)
-	z.at("pod." + z.domain)
-	z.at("dns-version." + z.domain).text = SchemaVersion
-	server := z.at(z.server())
+	e := edit{Zone: z}
+	e.fix(z.domain).servers = true
+	e.fix("svc." + z.domain)
+	e.fix("pod." + z.domain)
+	e.fix("dns-version." + z.domain).text = SchemaVersion
+	server := e.fix(z.server())
 	for _, a := range c.Servers {
-		server.addresses = append(server.addresses, a.Unmap())
+		server.addresses, _ = set(server.addresses, a.Unmap(), true, netip.Addr.Compare)
 	}
 	for _, s := range services {
-		z.add(s)
+		for _, r := range s.records(z.domain) {
+			e.add(r) // it ignores a record that it has
+		}
 	}
 	return z
 }
@@ -128,37 +112,35 @@ func lower(name string) string {
 	return string(b)
 }
 
-// at returns the node of a name. It adds the node and the nodes of the names above it. For an
-// invalid name it returns a node that no question finds.
-func (z *Zone) at(name string) *node {
-	if !isName(name) {
-		return &node{}
-	}
-	found := z.nodes[name]
-	if found == nil {
-		found = &node{}
-		z.nodes[name] = found
-	}
-	for above := parent(name); above != "" && z.nodes[above] == nil && (isBelow(above, z.domain) || isReverse(above)); above = parent(above) {
-		z.nodes[above] = &node{}
-	}
-	return found
-}
-
 // parent returns the name above a name, "" for the root.
 func parent(name string) string {
 	_, above, _ := strings.Cut(name, ".")
 	return above
 }
 
+// Limits of names in messages, by RFC 1035: of a name with its dots, and of a label.
+const (
+	maxName  = 254
+	maxLabel = 63
+)
+
 // isName reports whether a canonical name fits into a message.
 func isName(name string) bool {
-	n, err := dnsmessage.NewName(name)
-	if err != nil {
-		return false
+	if name == "." {
+		return true
 	}
-	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{})
-	return b.StartQuestions() == nil && b.Question(dnsmessage.Question{Name: n}) == nil
+	label := 0
+	for i := range len(name) {
+		switch {
+		case name[i] != '.':
+			label++
+			continue
+		case label == 0 || label > maxLabel:
+			return false
+		}
+		label = 0
+	}
+	return label == 0 && name != "" && len(name) <= maxName
 }
 
 // isBelow reports whether a canonical name is the name of a zone, or below it.
@@ -168,86 +150,3 @@ func isBelow(name, zone string) bool {
 
 // isLabel reports whether a name is one label.
 func isLabel(name string) bool { return name != "" && !strings.Contains(name, ".") }
-
-// add adds the records of a Service.
-func (z *Zone) add(s Service) {
-	name := canonical(s.Name + "." + s.Namespace + ".svc." + z.domain)
-	switch {
-	case !isLabel(s.Name) || !isLabel(s.Namespace): // with a dot, it could have a name of another namespace
-	case s.ExternalName != "":
-		if to := canonical(s.ExternalName); isName(to) {
-			z.at(name).alias = to
-		}
-	case len(s.ClusterIPs) > 0:
-		at := z.at(name)
-		for _, ip := range s.ClusterIPs {
-			at.addresses = append(at.addresses, ip.Unmap())
-			z.point(ip, name)
-		}
-		for _, p := range s.Ports {
-			z.serve(p, name, name, p.Number)
-		}
-	default:
-		z.addEndpoints(s, name)
-	}
-}
-
-// addEndpoints adds the records of a headless Service. The name of a Service without an endpoint
-// does not exist.
-func (z *Zone) addEndpoints(s Service, name string) {
-	for _, e := range s.Endpoints {
-		if !e.Address.IsValid() {
-			continue
-		}
-		ip := e.Address.Unmap()
-		at := z.at(name)
-		at.addresses = append(at.addresses, ip)
-		host := e.Hostname
-		if !isLabel(host) {
-			host = dashed(ip)
-		}
-		host = canonical(host + "." + name)
-		of := z.at(host)
-		of.addresses = append(of.addresses, ip)
-		z.point(ip, host)
-		ports := e.Ports
-		if ports == nil {
-			ports = s.Ports
-		}
-		for _, p := range ports {
-			z.serve(p, name, host, p.Number)
-		}
-	}
-}
-
-// dashed returns the name of an endpoint without a host name. As in CoreDNS, it is the address with
-// dashes.
-func dashed(ip netip.Addr) string {
-	return strings.NewReplacer(".", "-", ":", "-").Replace(ip.WithZone("").String())
-}
-
-// point adds the PTR record from an address to a name.
-func (z *Zone) point(ip netip.Addr, to string) {
-	at := z.at(reverseName(ip))
-	for _, p := range at.pointers {
-		if p == to {
-			return
-		}
-	}
-	at.pointers = append(at.pointers, to)
-}
-
-// serve adds the SRV record of a named port.
-func (z *Zone) serve(p Port, service, host string, number uint16) {
-	if p.Name == "" || p.Protocol == "" {
-		return
-	}
-	at := z.at(canonical("_" + p.Name + "._" + p.Protocol + "." + service))
-	t := target{host, number}
-	for _, other := range at.targets { // a host with several addresses has one SRV record
-		if other == t {
-			return
-		}
-	}
-	at.targets = append(at.targets, t)
-}

@@ -23,13 +23,13 @@ func ips(all ...string) (out []netip.Addr) {
 }
 
 // shop has Services of every kind.
-func shop() (Config, []Service) {
+func shop() (Config, []*Service) {
 	http := Port{Name: "http", Protocol: "TCP", Number: 80}
 	c := Config{
 		Domain: "cluster.local", Servers: ips("10.96.0.10"), Serial: 7,
 		Ranges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.88.0.0/16"), netip.MustParsePrefix("fd00:96::/108")},
 	}
-	return c, []Service{
+	return c, []*Service{
 		{Namespace: "default", Name: "web", ClusterIPs: ips("10.96.12.34", "fd00:96::1234"), Ports: []Port{http, {Protocol: "TCP", Number: 81}, {Name: "dns", Protocol: "UDP", Number: 53}}},
 		{Namespace: "default", Name: "db", Ports: []Port{{Name: "sql", Protocol: "TCP", Number: 5432}}, Endpoints: []Endpoint{
 			{Address: netip.MustParseAddr("10.88.0.5"), Hostname: "db-0", Ports: []Port{{Name: "sql", Protocol: "TCP", Number: 15432}}},
@@ -142,7 +142,7 @@ func TestZone_Shop_AnswersAsSpecified(t *testing.T) {
 // Each answer starts with another address.
 func TestZone_SeveralAddresses_RotateInTurn(t *testing.T) {
 	c, _ := shop()
-	z := NewZone(c, []Service{{Namespace: "n", Name: "s", Endpoints: []Endpoint{{Address: ips("10.88.0.1")[0]}, {Address: ips("10.88.0.2")[0]}, {Address: ips("10.88.0.3")[0]}}}})
+	z := NewZone(c, []*Service{{Namespace: "n", Name: "s", Endpoints: []Endpoint{{Address: ips("10.88.0.1")[0]}, {Address: ips("10.88.0.2")[0]}, {Address: ips("10.88.0.3")[0]}}}})
 	first := make(map[string]int)
 	for turn := range uint32(6) {
 		a := z.Answer(ask("s.n.svc.cluster.local.", "A"), turn)
@@ -153,6 +153,21 @@ func TestZone_SeveralAddresses_RotateInTurn(t *testing.T) {
 	}
 	if len(first) != 3 || first["10.88.0.1"] != 2 {
 		t.Errorf("first addresses: %v", first)
+	}
+}
+
+// Pods with hostNetwork share an address. Each answer has it once.
+func TestZone_EndpointsShareAnAddress_AnswersHaveItOnce(t *testing.T) {
+	c, _ := shop()
+	e := Endpoint{Address: ips("192.0.2.7")[0], Hostname: "node"}
+	z := NewZone(c, []*Service{{Namespace: "n", Name: "s", Endpoints: []Endpoint{e, {Address: e.Address}, e}}})
+	for name, want := range map[string]int{"s.n.svc.cluster.local.": 1, "node.s.n.svc.cluster.local.": 1, "192-0-2-7.s.n.svc.cluster.local.": 1} {
+		if a := z.Answer(ask(name, "A"), 0); len(a.Answers) != want {
+			t.Errorf("%s: %s", name, text(a))
+		}
+	}
+	if a := z.Answer(ask("7.2.0.192.in-addr.arpa.", "PTR"), 0); len(a.Answers) != 2 {
+		t.Errorf("the address has other names: %s", text(a))
 	}
 }
 
@@ -252,9 +267,9 @@ func TestZone_RangeWithinALabel_HasAZoneForEachValue(t *testing.T) {
 //
 // Shows: D1
 func TestZone_NamesWithDots_ReachNoOtherNamespace(t *testing.T) {
-	victim := Service{Namespace: "shop", Name: "db", Endpoints: []Endpoint{{Address: netip.MustParseAddr("10.88.0.1"), Hostname: "db-0"}}}
+	victim := &Service{Namespace: "shop", Name: "db", Endpoints: []Endpoint{{Address: netip.MustParseAddr("10.88.0.1"), Hostname: "db-0"}}}
 	evil := netip.MustParseAddr("10.88.0.66")
-	z := NewZone(Config{Domain: "cluster.local"}, []Service{
+	z := NewZone(Config{Domain: "cluster.local"}, []*Service{
 		{Namespace: "db.shop", Name: "db-0", ClusterIPs: []netip.Addr{evil}},
 		{Namespace: "shop.svc.cluster.local", Name: "db", ClusterIPs: []netip.Addr{evil}},
 		{Namespace: "evil", Name: "db.shop.svc.cluster.local", ClusterIPs: []netip.Addr{evil}},

@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
 // frame is the state of a Service without its pods: its View has no endpoints, and its rules have no
@@ -135,7 +136,7 @@ func (f *frames) affected(pods []*Pod, do func(i int, p *Pod)) {
 func (d *Decision) with(pods []*Pod) Decision {
 	next := *d
 	next.pods, next.Services = pods, slices.Clone(d.Services)
-	gone, came := changedPods(d.pods, pods)
+	gone, came := sorted.Changed(d.pods, pods, func(p, q *Pod) int { return p.Key().Compare(q.Key()) })
 	left := make(map[*Pod]bool, len(gone))
 	for _, p := range gone {
 		left[p] = true
@@ -158,23 +159,4 @@ func (d *Decision) with(pods []*Pod) Decision {
 	}
 	next.Computed = len(selected)
 	return next
-}
-
-// changedPods returns the pods of one sorted list that another one lacks, and the other way around. A
-// pod that has changed is in both results.
-func changedPods(before, after []*Pod) (gone, came []*Pod) {
-	for len(before) > 0 && len(after) > 0 {
-		if before[0] == after[0] {
-			before, after = before[1:], after[1:]
-			continue
-		}
-		order := before[0].Key().Compare(after[0].Key())
-		if order <= 0 {
-			gone, before = append(gone, before[0]), before[1:]
-		}
-		if order >= 0 {
-			came, after = append(came, after[0]), after[1:]
-		}
-	}
-	return append(gone, before...), append(came, after...)
 }

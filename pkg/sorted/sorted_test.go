@@ -206,3 +206,36 @@ func BenchmarkPatch(b *testing.B) {
 		})
 	}
 }
+
+// Changed has exactly the pointers that one of two slices lacks, in order.
+func TestChanged_AnySlices_AreTheirDifference(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(label string) (all []*pair) {
+			for _, key := range slices.Sorted(maps.Keys(asSet(rapid.SliceOfN(rapid.IntRange(0, 9), 0, 8).Draw(t, label)))) {
+				all = append(all, &pair{key: key})
+			}
+			return all
+		}
+		before, after := draw("before"), draw("after")
+		for i, p := range after { // some elements stay
+			if j := slices.IndexFunc(before, func(b *pair) bool { return b.key == p.key }); j >= 0 && rapid.Bool().Draw(t, "stays") {
+				after[i] = before[j]
+			}
+		}
+		lack := func(all, others []*pair) []*pair {
+			return slices.DeleteFunc(slices.Clone(all), func(p *pair) bool { return slices.Contains(others, p) })
+		}
+		gone, came := Changed(before, after, func(a, b *pair) int { return cmp.Compare(a.key, b.key) })
+		if !slices.Equal(gone, lack(before, after)) || !slices.Equal(came, lack(after, before)) {
+			t.Fatalf("%v and %v: gone %v, came %v", before, after, gone, came)
+		}
+	})
+}
+
+func asSet(all []int) map[int]bool {
+	set := make(map[int]bool)
+	for _, n := range all {
+		set[n] = true
+	}
+	return set
+}

@@ -122,7 +122,7 @@ func stateOf(services int, upstream netip.AddrPort) server.State {
 		Known:  true, Upstreams: []netip.AddrPort{upstream},
 	}
 	for i := range services {
-		s.Services = append(s.Services, dns.Service{
+		s.Services = append(s.Services, &dns.Service{
 			Namespace: "default", Name: fmt.Sprintf("web-%d", i), ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 97, byte(1 + i/250), byte(1 + i%250)})},
 			Ports: []dns.Port{{Name: "http", Protocol: "TCP", Number: 80}},
 		})
@@ -131,7 +131,7 @@ func stateOf(services int, upstream netip.AddrPort) server.State {
 	for i := range 5 {
 		headless.Endpoints = append(headless.Endpoints, dns.Endpoint{Address: netip.AddrFrom4([4]byte{10, 88, 0, byte(2 + i)}), Hostname: fmt.Sprintf("db-%d", i)})
 	}
-	s.Services = append(s.Services, headless)
+	s.Services = append(s.Services, &headless)
 	return s
 }
 

@@ -154,9 +154,10 @@ type childProcess struct {
 	waits     bool          // the process answers only once it has a state
 	hasState  chan struct{} // closed after the first state
 
-	mu    sync.Mutex
-	known bool
-	stop  context.CancelFunc
+	mu     sync.Mutex
+	known  bool
+	number uint64 // of the state
+	stop   context.CancelFunc
 }
 
 // open opens the inherited descriptors as sockets.
@@ -320,16 +321,37 @@ func (c *childProcess) do(q request) response {
 	case q.Op == opState && q.State != nil:
 		c.server.Set(*q.State)
 		c.known = q.State.Known
+		c.number++
 		select {
 		case <-c.hasState:
 		default:
 			close(c.hasState)
 		}
+	case q.Op == opChange && q.Change != nil:
+		if err := c.change(q.Change); err != nil {
+			return response{Error: err.Error(), Rejected: true}
+		}
 	case q.Op == opStatus || q.Op == opStop:
 	default:
 		return response{Error: fmt.Sprintf("unknown operation %q", q.Op)}
 	}
-	return response{Status: &Status{Known: c.known, Counts: c.server.Counts()}}
+	return response{Status: &Status{Known: c.known, Counts: c.server.Counts(), Format: changeFormat, Number: c.number}}
+}
+
+// change applies a change to the state for which an agent made it. The caller holds the mutex.
+func (c *childProcess) change(by *change) error {
+	switch {
+	case by.Format != changeFormat:
+		return fmt.Errorf("apply change of format %d: this process reads format %d", by.Format, changeFormat)
+	case by.After != c.number:
+		return fmt.Errorf("apply change of state %d: this process has state %d", by.After, c.number)
+	}
+	if err := c.server.Apply(by.Change); err != nil {
+		return err
+	}
+	c.known = by.Known
+	c.number++
+	return nil
 }
 
 // sendSockets sends the sockets of the DNS server to an agent.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -31,7 +32,8 @@ type conn struct {
 	watching sync.WaitGroup
 	pid      int
 	handle   *os.Process   // a pidfd, opened before the process was identified
-	sent     *server.State // the last state that this agent sent
+	sent     *server.State // the last state that this agent sent; nil: the state of the process is unknown
+	number   uint64        // of that state in the process; 0: the next state is sent as a whole
 	outdated bool          // the process runs another program than this agent
 	known    bool          // the process had names when it was identified
 	nameless bool          // the process has no names from an earlier agent
@@ -88,13 +90,60 @@ func (c *conn) call(q request) (Status, error) {
 		return Status{}, err
 	}
 	c.lost, c.missed = false, 0
-	if a.Error != "" {
+	switch {
+	case a.Rejected:
+		return Status{}, fmt.Errorf("%w: %s", errRejected, a.Error)
+	case a.Error != "":
 		return Status{}, errors.New(a.Error)
 	}
 	if a.Status == nil {
 		return Status{}, errors.New("DNS server answered without a status")
 	}
 	return *a.Status, nil
+}
+
+// errRejected is the error of a change that the process has not applied. It needs the whole state.
+var errRejected = errors.New("DNS server rejects the change")
+
+// send sends a state: its difference from the last one if the process has that one, else all of it.
+// After a failure, the process may have either state, so the next state is sent as a whole.
+func (c *conn) send(newest *server.State, log *slog.Logger) error {
+	last, number := c.sent, c.number
+	c.sent, c.number = nil, 0
+	if number > 0 {
+		if d, ok := server.Difference(last, newest); ok {
+			now, err := c.call(request{Op: opChange, Change: &change{changeFormat, number, d}})
+			if err == nil {
+				log.Debug("Changed the records of the DNS server", "pid", c.pid, "records", d.Records.Len(), "number", now.Number)
+				c.sent, c.number = newest, now.Number
+				return nil
+			}
+			if !errors.Is(err, errRejected) {
+				return err
+			}
+			log.Warn("Sending the DNS server all Services again", "pid", c.pid, "error", err)
+		}
+	}
+	now, err := c.call(request{Op: opState, State: newest})
+	if err != nil {
+		return err
+	}
+	log.Debug("Sent the DNS server all Services", "pid", c.pid, "services", len(newest.Services), "number", now.Number)
+	c.sent = newest
+	if now.Format == changeFormat {
+		c.number = now.Number
+	}
+	return nil
+}
+
+// checkNumber reports whether the process has another state than the one that this agent sent. The next
+// state is then sent as a whole.
+func (c *conn) checkNumber(now Status) (differs bool) {
+	if c.number == 0 || now.Number == c.number {
+		return false
+	}
+	c.sent, c.number = nil, 0
+	return true
 }
 
 // limitOf returns the time limit of a request of this size. The process needs time to decode the

@@ -14,6 +14,7 @@ import (
 // keep their names and meanings.
 const (
 	opState   = "state"   // replaces the state of the server
+	opChange  = "change"  // makes the next state from the current one
 	opStatus  = "status"  // returns the status
 	opSockets = "sockets" // returns the sockets of the DNS server
 	opStop    = "stop"    // stops the process once open queries are answered
@@ -22,16 +23,33 @@ const (
 // maxFrame is the size of the largest message on the control socket.
 const maxFrame = 64 << 20
 
+// changeFormat is the version of the fields and the meaning of a change. A new version of the program
+// has another format if it makes other records from the same Services, or another zone from the same
+// records. An agent sends changes only to a process with its own format, and a process rejects
+// changes of other formats. All versions read and send whole states.
+const changeFormat = 1
+
+// change makes the next state from the state that has the number After.
+type change struct {
+	Format int    `json:"format"`
+	After  uint64 `json:"after"`
+	server.Change
+}
+
 // request is one message to the process; response is its answer.
 type request struct {
-	Op    string        `json:"op"`
-	State *server.State `json:"state,omitempty"`
+	Op     string        `json:"op"`
+	State  *server.State `json:"state,omitempty"`
+	Change *change       `json:"change,omitempty"`
 }
 
 type response struct {
-	Error   string  `json:"error,omitempty"`
-	Status  *Status `json:"status,omitempty"`
-	Sockets int     `json:"sockets,omitempty"`
+	Error string `json:"error,omitempty"`
+	// Rejected means that the process needs the whole state instead of a change. Its state is the
+	// one before.
+	Rejected bool    `json:"rejected,omitempty"`
+	Status   *Status `json:"status,omitempty"`
+	Sockets  int     `json:"sockets,omitempty"`
 }
 
 // Status is the status of the process.
@@ -39,6 +57,11 @@ type Status struct {
 	// Known means that the process knows all Services of the node.
 	Known  bool          `json:"known"`
 	Counts server.Counts `json:"counts"`
+	// Format is the changeFormat of the process, 0 if it reads only whole states. Number is the
+	// number of its state: each state or change adds one to it, whichever agent has sent it. A
+	// process without a state has the number 0.
+	Format int    `json:"format,omitempty"`
+	Number uint64 `json:"number,omitempty"`
 }
 
 // write writes one message after its length.

@@ -72,7 +72,7 @@ func newAgent(t *testing.T) agent {
 	dir := t.TempDir()
 	a.Config = Config{
 		Dir: filepath.Join(dir, "run", strings.Repeat("long", 40)), LogFile: filepath.Join(dir, "dns.log"), Address: address, Range: services,
-		Log: slog.New(slog.NewTextHandler(a.log, nil)),
+		Log: slog.New(slog.NewTextHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -126,7 +126,7 @@ func (s *Supervisor) pid() int {
 func state(name string) server.State {
 	return server.State{
 		Config: dns.Config{Domain: "cluster.local", Servers: []netip.Addr{address}, Ranges: []netip.Prefix{services}, Serial: 1}, Known: true,
-		Services: []dns.Service{{Namespace: "default", Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.97.1.1")}}},
+		Services: []*dns.Service{{Namespace: "default", Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.97.1.1")}}},
 	}
 }
 

@@ -141,15 +141,15 @@ func resolverState(upstream netip.AddrPort) server.State {
 	s.Upstreams = []netip.AddrPort{upstream}
 	ip := netip.MustParseAddr
 	s.Services = append(s.Services,
-		dns.Service{Namespace: "default", Name: "both", ClusterIPs: []netip.Addr{ip("10.97.1.2"), ip("fd00:97::2")}},
-		dns.Service{Namespace: "default", Name: "six", ClusterIPs: []netip.Addr{ip("fd00:97::3")}},
-		dns.Service{Namespace: "default", Name: "mail", ExternalName: "mail.example.com"},
+		&dns.Service{Namespace: "default", Name: "both", ClusterIPs: []netip.Addr{ip("10.97.1.2"), ip("fd00:97::2")}},
+		&dns.Service{Namespace: "default", Name: "six", ClusterIPs: []netip.Addr{ip("fd00:97::3")}},
+		&dns.Service{Namespace: "default", Name: "mail", ExternalName: "mail.example.com"},
 	)
 	many := dns.Service{Namespace: "default", Name: "many"}
 	for i := range 120 {
 		many.Endpoints = append(many.Endpoints, dns.Endpoint{Address: netip.AddrFrom4([4]byte{10, 88, 3, byte(i)})})
 	}
-	s.Services = append(s.Services, many)
+	s.Services = append(s.Services, &many)
 	return s
 }
 

@@ -116,7 +116,8 @@ func (s *Supervisor) Servers() []string {
 }
 
 // SetState replaces the state of the server. It does not wait for the process. Until the first
-// call, a process of an earlier agent keeps its state.
+// call, a process of an earlier agent keeps its state. The process gets only the records that have
+// changed since the last state, if it has that state.
 func (s *Supervisor) SetState(to server.State) {
 	s.state.Store(&to)
 	s.changed.Send()
@@ -207,12 +208,11 @@ func (s *Supervisor) send() error {
 	if newest == nil || s.child.sent == newest {
 		return nil
 	}
-	if _, err := s.child.call(request{Op: opState, State: newest}); err != nil {
+	if err := s.child.send(newest, s.cfg.Log); err != nil {
 		err = fmt.Errorf("send it the Services: %w", err)
 		s.noteMissed(err)
 		return err
 	}
-	s.child.sent = newest
 	return nil
 }
 
@@ -240,6 +240,7 @@ func (s *Supervisor) noteMissed(err error) {
 }
 
 // check asks the process for its status. It adds the address again if another program has removed it.
+// If the process has the state of another agent, the next step sends the newest state again.
 func (s *Supervisor) check() {
 	s.lock()
 	defer s.unlock()
@@ -252,6 +253,9 @@ func (s *Supervisor) check() {
 		return
 	}
 	s.counts.Store(&now.Counts)
+	if s.child.checkNumber(now) {
+		s.cfg.Log.Warn("DNS server has other Services than those sent last; sending them again", "pid", s.child.pid)
+	}
 	if err := s.address(); err != nil {
 		s.report(err)
 	}

@@ -12,6 +12,8 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -25,12 +27,12 @@ import (
 )
 
 // State has the Services and settings on which answers depend. Each State replaces the previous
-// one.
+// one. A State never changes.
 type State struct {
 	dns.Config
 	// Services is nil until the Services of the node are known. Until then, the answer for their
-	// names is SERVFAIL, which clients do not cache.
-	Services []dns.Service
+	// names is SERVFAIL, which clients do not cache. Difference needs them as dns.Sort sorts them.
+	Services []*dns.Service
 	// Known means that all Services are known, also if there are none. Until then, the answer for an
 	// unknown name is SERVFAIL.
 	Known bool
@@ -67,10 +69,10 @@ type Server struct {
 	log     *slog.Logger
 }
 
-// current is a State with its zone.
+// current is the part of a State that answers need.
 type current struct {
-	State
-	zone *dns.Zone
+	known bool
+	zone  *dns.Zone // nil: there is no State yet
 }
 
 // New returns a server that answers SERVFAIL until Set is called.
@@ -83,8 +85,27 @@ func New(limits Limits, log *slog.Logger) *Server {
 
 // Set replaces the state.
 func (s *Server) Set(to State) {
-	s.current.Store(&current{State: to, zone: dns.NewZone(to.Config, to.Services)})
+	s.current.Store(&current{known: to.Known, zone: dns.NewZone(to.Config, to.Services)})
 	s.forward.setServers(to.Upstreams)
+}
+
+// Apply makes the next State from the current one. If it returns an error, the current State stays as
+// it is. Callers call Set and Apply one after another.
+func (s *Server) Apply(c Change) error {
+	now := s.current.Load()
+	if now.zone == nil {
+		return errors.New("apply change: there is no state")
+	}
+	if c.Records.Len() > MaxRecords {
+		return fmt.Errorf("apply change: %d records, of at most %d", c.Records.Len(), MaxRecords)
+	}
+	zone, err := now.zone.Apply(c.Records, c.Serial)
+	if err != nil {
+		return fmt.Errorf("apply change: %w", err)
+	}
+	s.current.Store(&current{known: c.Known, zone: zone})
+	s.forward.setServers(c.Upstreams)
+	return nil
 }
 
 // Counts returns the counters.
@@ -128,7 +149,7 @@ func (s *Server) decide(q dns.Query) (reply, later) {
 			return reply{relay: msg, age: age}, nil
 		}
 		return reply{}, s.relayLater(q)
-	case !now.Known && len(a.Answers) == 0: // the name may be that of an unknown Service
+	case !now.known && len(a.Answers) == 0: // the name may be that of an unknown Service
 		return s.failure(), nil
 	case a.Alias != "":
 		return reply{}, s.followLater(q, a)

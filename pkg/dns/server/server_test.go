@@ -75,7 +75,7 @@ func state(upstreams ...netip.AddrPort) State {
 	return State{
 		Config: dns.Config{Domain: "cluster.local", Serial: 1, Ranges: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}, Servers: []netip.Addr{netip.MustParseAddr("10.96.0.10")}},
 		Known:  true, Upstreams: upstreams,
-		Services: []dns.Service{
+		Services: []*dns.Service{
 			{Namespace: "default", Name: "web", ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.1.1")}, Ports: []dns.Port{{Name: "http", Protocol: "TCP", Number: 80}}},
 			{Namespace: "default", Name: "mail", ExternalName: "mail.example.com"},
 			many(),
@@ -84,8 +84,8 @@ func state(upstreams ...netip.AddrPort) State {
 }
 
 // many is a Service with more addresses than fit into a datagram.
-func many() dns.Service {
-	s := dns.Service{Namespace: "default", Name: "many"}
+func many() *dns.Service {
+	s := &dns.Service{Namespace: "default", Name: "many"}
 	for i := range 120 {
 		s.Endpoints = append(s.Endpoints, dns.Endpoint{Address: netip.AddrFrom4([4]byte{10, 88, 3, byte(i)})})
 	}
