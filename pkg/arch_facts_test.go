@@ -90,6 +90,36 @@ var facts = []struct {
 				(isCompared(is.X, "PodSucceeded") && isCompared(is.Y, "PodFailed") || isCompared(is.X, "PodFailed") && isCompared(is.Y, "PodSucceeded"))
 		},
 	},
+	{
+		"how a goroutine that waits for work is woken", "pkg/wakeup", []string{"New", "Signal.Send"}, nil,
+		isSendOrNothing,
+	},
+}
+
+// isSendOrNothing reports whether a node sends an empty struct unless it would wait, and does nothing
+// else.
+func isSendOrNothing(n ast.Node) bool {
+	s, ok := n.(*ast.SelectStmt)
+	if !ok || len(s.Body.List) != 2 {
+		return false
+	}
+	sends, others := 0, 0
+	for _, c := range s.Body.List {
+		c := c.(*ast.CommClause)
+		if len(c.Body) > 0 {
+			return false
+		}
+		if c.Comm == nil {
+			others++
+			continue
+		}
+		if send, ok := c.Comm.(*ast.SendStmt); ok {
+			if of, ok := send.Value.(*ast.CompositeLit); ok && len(of.Elts) == 0 {
+				sends++
+			}
+		}
+	}
+	return sends == 1 && others == 1
 }
 
 // TestFacts_HaveOneOwner: the owners exist, and no other package has syntax that defines a

@@ -11,6 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // pulling is a runtime that pulls images with a Puller. The Puller uses the credentials of pods and
@@ -50,22 +51,19 @@ func (r *containerRuntime) pulls(ctx context.Context, lines PullLines) (stop fun
 
 // pullEvents queues the starts and ends of pulls that lines does not show yet.
 type pullEvents struct {
-	wake   chan struct{} // capacity 1: events are queued
+	wake   wakeup.Signal // events are queued
 	mu     sync.Mutex
 	events []image.Event
 }
 
-func newPullEvents() *pullEvents { return &pullEvents{wake: make(chan struct{}, 1)} }
+func newPullEvents() *pullEvents { return &pullEvents{wake: wakeup.New()} }
 
 // queue adds an event, and never blocks.
 func (n *pullEvents) queue(e image.Event) {
 	n.mu.Lock()
 	n.events = append(n.events, e)
 	n.mu.Unlock()
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
+	n.wake.Send()
 }
 
 func (n *pullEvents) drain() []image.Event {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 const (
@@ -176,7 +177,7 @@ func (c *Client) Run(ctx context.Context) error {
 
 // keep requests certificates as n says, until ctx is done or the need changes.
 func (c *Client) keep(ctx context.Context, n need) error {
-	renewed := make(chan struct{}, 1) // cap 1: the rotation sends and never waits, keep receives
+	renewed := wakeup.New() // the rotation sends, keep receives
 	var first bootstrap
 	defer first.close()
 	s := &store{dir: n.dir, prefix: clientPrefix, empty: n.first}
@@ -190,10 +191,7 @@ func (c *Client) keep(ctx context.Context, n need) error {
 			first.close()
 		}
 		c.cfg.Log.Info("Renewed client certificate", "file", s.current())
-		select {
-		case renewed <- struct{}{}:
-		default:
-		}
+		renewed.Send()
 		return nil
 	}
 	template := &x509.CertificateRequest{

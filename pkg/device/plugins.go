@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // stopGrace is how long the Node status shows the devices of a disconnected plugin, as in the
@@ -57,7 +58,7 @@ type Handler interface {
 // Plugins are the device plugins of this node, and the devices that containers have.
 type Plugins struct {
 	cfg     Config
-	changed chan struct{} // cap 1: Changed
+	changed wakeup.Signal // Changed
 	running sync.WaitGroup
 
 	mu        sync.Mutex
@@ -86,18 +87,11 @@ func New(cfg Config) *Plugins {
 	if cfg.Sockets == nil {
 		cfg.Sockets = kernel{}
 	}
-	return &Plugins{cfg: cfg, changed: make(chan struct{}, 1), resources: make(map[string]*resource), claims: make(claims)}
+	return &Plugins{cfg: cfg, changed: wakeup.New(), resources: make(map[string]*resource), claims: make(claims)}
 }
 
 // Changed receives a value after the results of Supply or Healthy have changed.
 func (p *Plugins) Changed() <-chan struct{} { return p.changed }
-
-func (p *Plugins) notify() {
-	select {
-	case p.changed <- struct{}{}:
-	default:
-	}
-}
 
 // changedLocked signals Changed for a change that the plugin of a resource causes. A plugin that changes its
 // devices or registers all the time does so with a back-off. The caller holds p.mu.
@@ -105,9 +99,9 @@ func (p *Plugins) changedLocked(r *resource) {
 	switch at, pending := r.pace.Next(time.Now()); {
 	case pending:
 	case time.Until(at) <= 0:
-		p.notify()
+		p.changed.Send()
 	default:
-		time.AfterFunc(time.Until(at), p.notify)
+		time.AfterFunc(time.Until(at), p.changed.Send)
 	}
 }
 
@@ -217,7 +211,7 @@ func (p *Plugins) Adopt(holders []pod.DeviceHolder, whole bool) {
 	}
 	if whole && !p.whole {
 		p.whole = true
-		p.notify()
+		p.changed.Send()
 	}
 }
 
@@ -227,7 +221,7 @@ func (p *Plugins) Keep(uid string, containers map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.claims.keep(uid, containers) {
-		p.notify()
+		p.changed.Send()
 	}
 }
 
@@ -284,7 +278,7 @@ func (p *Plugins) Advertise(node v1.ResourceList) {
 	}
 	if !maps.EqualFunc(p.advertised, now, func(a, b apiresource.Quantity) bool { return a.Cmp(b) == 0 }) {
 		p.advertised = now
-		p.notify()
+		p.changed.Send()
 	}
 }
 
@@ -296,7 +290,7 @@ func (p *Plugins) dropOthers(q pod.DeviceRequest, requests map[string]int) {
 	before := len(mine.containers[q.Container])
 	mine.drop(q.Container, func(resource string) bool { return requests[resource] == 0 })
 	if len(mine.containers[q.Container]) < before {
-		p.notify()
+		p.changed.Send()
 	}
 }
 

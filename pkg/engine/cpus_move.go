@@ -11,6 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/panics"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 const (
@@ -29,7 +30,7 @@ type mover struct {
 	log     *slog.Logger
 	shared  atomic.Pointer[string] // the current shared pool
 	moves   chan move              // capacity 1
-	missed  chan struct{}          // capacity 1: a round may have missed a new container
+	missed  wakeup.Signal          // a round may have missed a new container
 	failing bool                   // the last round failed, and the mover has logged that
 }
 
@@ -44,7 +45,7 @@ func newMover(cfg Config) *mover {
 	if cfg.CPUs == nil {
 		return nil
 	}
-	return &mover{runtime: cfg.Runtime, log: cfg.Log, moves: make(chan move, 1), missed: make(chan struct{}, 1)}
+	return &mover{runtime: cfg.Runtime, log: cfg.Log, moves: make(chan move, 1), missed: wakeup.New()}
 }
 
 // current returns the CPUs of the shared pool, "" for all CPUs.
@@ -75,10 +76,7 @@ func (m *mover) created(cpus string) {
 	if m == nil || cpus == m.current() {
 		return
 	}
-	select {
-	case m.missed <- struct{}{}:
-	default:
-	}
+	m.missed.Send()
 }
 
 // run moves containers until ctx ends.

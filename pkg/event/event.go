@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // Limits of the stored events: the oldest ones are dropped.
@@ -52,7 +53,7 @@ type Config struct {
 // writes its file; without Run, or with a full disk, the events are still in memory.
 type Store struct {
 	cfg  Config
-	wake chan struct{} // cap 1: Event sends, Run receives; when full, Run is about to look anyway
+	wake wakeup.Signal // Event sends, Run receives
 
 	mu         sync.Mutex
 	order      *list.List // of *kept, the one that happened longest ago first
@@ -95,7 +96,7 @@ func Open(cfg Config) *Store {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{
-		cfg: cfg, wake: make(chan struct{}, 1), order: list.New(),
+		cfg: cfg, wake: wakeup.New(), order: list.New(),
 		byIdentity: make(map[identity]*list.Element), kinds: make(map[kind]*similar), names: make(map[string]bool), seed: maphash.MakeSeed(),
 		dirty: make(map[*kept]bool), readers: make(map[*reader]struct{}),
 	}
@@ -213,16 +214,9 @@ func (s *Store) remove(el *list.Element) {
 // changed wakes Run and the readers.
 func (s *Store) changed(k *kept, how string) {
 	s.dirty[k] = true
-	poke(s.wake)
+	s.wake.Send()
 	for r := range s.readers {
 		r.notify(k, how)
-	}
-}
-
-func poke(wake chan struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -270,7 +264,7 @@ func (s *Store) Watch(ctx context.Context, f Filter) iter.Seq2[string, v1.Event]
 type reader struct {
 	filter  Filter
 	waiting []news
-	wake    chan struct{} // cap 1: the store sends, Watch receives; when full, it is about to look anyway
+	wake    wakeup.Signal // the store sends, Watch receives
 }
 
 type news struct {
@@ -289,11 +283,11 @@ func (r *reader) notify(k *kept, how string) {
 		r.waiting = slices.Delete(r.waiting, i, i+1)
 	}
 	r.waiting = append(r.waiting, news{how, k.event})
-	poke(r.wake)
+	r.wake.Send()
 }
 
 func (s *Store) join(f Filter) *reader {
-	r := &reader{filter: f, wake: make(chan struct{}, 1)}
+	r := &reader{filter: f, wake: wakeup.New()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.readers[r] = struct{}{}

@@ -55,7 +55,7 @@ func (s *Store) Run(ctx context.Context) {
 		}
 		if logged = err != nil; logged {
 			pause = again
-			poke(s.wake)
+			s.wake.Send()
 		}
 		select {
 		case <-time.After(pause):

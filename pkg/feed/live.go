@@ -28,6 +28,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // AnswerTimeout is how long a source may take for its first answer. After that, readers get
@@ -62,7 +63,7 @@ type reader struct {
 	limit int
 	queue []*Update
 	room  int           // how many updates may wait: limit, and more after a collapse
-	wake  chan struct{} // capacity 1: Live sends, follow receives; when it is full, follow is about to look anyway
+	wake  wakeup.Signal // Live sends, follow receives
 }
 
 // WatchOptions say which updates a reader wants.
@@ -178,7 +179,7 @@ func (l *Live) checkTimeouts(now time.Time) {
 
 func (l *Live) wakeAll() {
 	for r := range l.readers {
-		r.poke()
+		r.wake.Send()
 	}
 }
 
@@ -186,7 +187,7 @@ func (l *Live) wakeAll() {
 // current state as updates. It may take long for many pods, so the caller calls it without
 // the lock.
 func (l *Live) join(mode podconfig.Mode, limit int) (r *reader, current func() []*Update) {
-	r = &reader{mode: mode, limit: limit, room: limit, wake: make(chan struct{}, 1)}
+	r = &reader{mode: mode, limit: limit, room: limit, wake: wakeup.New()}
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,14 +302,7 @@ func (l *Live) enqueue(b podconfig.Batch, now time.Time) {
 		} else {
 			r.queue = append(r.queue, updates...)
 		}
-		r.poke()
-	}
-}
-
-func (r *reader) poke() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
+		r.wake.Send()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // The types of events of WatchPods, as in a watch of an API server.
@@ -24,7 +25,7 @@ const (
 type podReader struct {
 	known   map[pod.Key]*v1.Pod // each pod as the reader last got it
 	changed map[pod.Key]bool    // the pods reported since then: one entry for each, however slow the reader is
-	wake    chan struct{}       // capacity 1: Live sends, WatchPods receives; when it is full, WatchPods is about to look anyway
+	wake    wakeup.Signal       // Live sends, WatchPods receives
 }
 
 // podEvent is one event of WatchPods.
@@ -99,7 +100,7 @@ func (l *Live) WatchPods(ctx context.Context) iter.Seq2[string, *v1.Pod] {
 }
 
 func (l *Live) joinPods() *podReader {
-	r := &podReader{known: make(map[pod.Key]*v1.Pod), changed: make(map[pod.Key]bool), wake: make(chan struct{}, 1)}
+	r := &podReader{known: make(map[pod.Key]*v1.Pod), changed: make(map[pod.Key]bool), wake: wakeup.New()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for key := range l.pods {
@@ -153,10 +154,7 @@ func (l *Live) setStatus(key pod.Key, report pod.StatusReport) {
 	}
 	for r := range l.podReaders {
 		r.changed[key] = true
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
+		r.wake.Send()
 	}
 }
 

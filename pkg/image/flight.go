@@ -122,10 +122,7 @@ func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []cred
 		f.ctx, f.cancel = context.WithCancel(context.Background()) // it outlives its first caller; Run ends it
 		p.flights[key] = f
 		p.queue = append(p.queue, f)
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
+		p.wake.Send()
 	}
 	f.waiters++
 	p.mu.Unlock()

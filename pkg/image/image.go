@@ -29,6 +29,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // Waiting reasons of images that the kubelet sets itself (C-1.22.9); the others come from
@@ -107,7 +108,7 @@ type Puller struct {
 	cfg     Config
 	records *records
 	rate    *rate.Limiter
-	wake    chan struct{} // capacity 1: signals that queue has grown
+	wake    wakeup.Signal // signals that queue has grown
 
 	mu      sync.Mutex
 	flights map[flightKey]*flight
@@ -133,7 +134,7 @@ func New(cfg Config) *Puller {
 		perSecond = rate.Inf
 	}
 	return &Puller{
-		cfg: cfg, records: newRecords(cfg.Dir, cfg.Endpoint), rate: rate.NewLimiter(perSecond, cfg.Burst), wake: make(chan struct{}, 1),
+		cfg: cfg, records: newRecords(cfg.Dir, cfg.Endpoint), rate: rate.NewLimiter(perSecond, cfg.Burst), wake: wakeup.New(),
 		flights: map[flightKey]*flight{}, limits: map[string]*registryLimit{},
 	}
 }

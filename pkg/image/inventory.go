@@ -15,6 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/reclaim"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // InventoryRuntime is the runtime whose images an Inventory manages.
@@ -72,10 +73,10 @@ type Inventory struct {
 	cfg InventoryConfig
 	mu  sync.Mutex // held while images are listed or removed, not while registries are asked
 
-	history      reclaim.ImageHistory // nil until the file is read
-	unresponsive map[string]time.Time // the registries that did not answer, with the time
-	failed       string               // the error of the last collection, to log each error once
-	wake         chan struct{}        // capacity 1: Run collects now
+	history reclaim.ImageHistory // nil until the file is read
+	unresponsive  map[string]time.Time // the registries that did not answer, with the time
+	failed  string               // the error of the last collection, to log each error once
+	wake    wakeup.Signal        // Run collects now
 }
 
 // collectEvery is the time between two collections (C-1.33.8).
@@ -109,7 +110,7 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 			return RegistryAnswers(ctx, registry, cfg.Mirrors(registry)...)
 		}
 	}
-	return &Inventory{cfg: cfg, unresponsive: map[string]time.Time{}, wake: make(chan struct{}, 1)}
+	return &Inventory{cfg: cfg, unresponsive: map[string]time.Time{}, wake: wakeup.New()}
 }
 
 // Run calls Collect when all pods are known, then every five minutes and after Pulled, until ctx
@@ -137,10 +138,7 @@ func (v *Inventory) Run(ctx context.Context) {
 
 // Pulled makes Run collect now, because a new image may have filled the disk. It does not block.
 func (v *Inventory) Pulled() {
-	select {
-	case v.wake <- struct{}{}:
-	default:
-	}
+	v.wake.Send()
 }
 
 // report logs an error of a collection unless the previous collection failed with the same one.

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // MemoryAlarm is the kernel's notification that memory becomes short. With cgroup v1 the kernel
@@ -17,7 +19,7 @@ import (
 // cost nothing at rest. Its methods may be called from many goroutines.
 type MemoryAlarm struct {
 	root string // of /proc and /sys
-	wake chan struct{}
+	wake wakeup.Signal
 
 	mu     sync.Mutex
 	closed bool
@@ -36,7 +38,7 @@ const psiTrigger = "some 100000 1000000\x00"
 // NewMemoryAlarm returns an alarm. root is that of /proc and /sys. An error says why pressure
 // stall information is not used; the alarm works without it. Close it.
 func NewMemoryAlarm(root string) (*MemoryAlarm, error) {
-	a := &MemoryAlarm{root: root, wake: make(chan struct{}, 1)}
+	a := &MemoryAlarm{root: root, wake: wakeup.New()}
 	return a, a.watchStalls()
 }
 
@@ -55,13 +57,6 @@ func (a *MemoryAlarm) Close() {
 	a.wg.Wait()
 	if a.stall != nil {
 		_ = a.stall.Close()
-	}
-}
-
-func (a *MemoryAlarm) notify() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -99,7 +94,7 @@ func (a *MemoryAlarm) Arm(now Levels, limits []int64) error {
 			if _, err := f.Read(count[:]); err != nil { // closed
 				return
 			}
-			a.notify()
+			a.wake.Send()
 		}
 	})
 	return nil
@@ -158,7 +153,7 @@ func (a *MemoryAlarm) watchStalls() error {
 	a.wg.Go(func() {
 		defer trigger.Close()
 		for stalled(trigger, fd) {
-			a.notify()
+			a.wake.Send()
 		}
 	})
 	return nil

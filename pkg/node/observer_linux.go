@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // Runtime is the part of a container runtime that an Observer uses; cri.Runtime is one.
@@ -59,7 +60,7 @@ const (
 // Run and Ask do.
 type Observer struct {
 	cfg     ObserverConfig
-	changed chan struct{} // cap 1: readiness may be another
+	changed wakeup.Signal // readiness may be another
 
 	mu              sync.Mutex
 	runtime         pod.RuntimeFacts
@@ -77,7 +78,7 @@ func NewObserver(cfg ObserverConfig) *Observer {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Observer{cfg: cfg, changed: make(chan struct{}, 1), ips: cfg.HostIPs, logged: map[string]string{}}
+	return &Observer{cfg: cfg, changed: wakeup.NewNode(), ips: cfg.HostIPs, logged: map[string]string{}}
 }
 
 // Name returns the node's.
@@ -89,10 +90,7 @@ func (o *Observer) Changed() <-chan struct{} { return o.changed }
 // Recheck has Changed report that the node may have become ready, or not ready, for a reason
 // that the Observer gets from others.
 func (o *Observer) Recheck() {
-	select {
-	case o.changed <- struct{}{}:
-	default:
-	}
+	o.changed.Send()
 }
 
 // Run polls the runtime every few seconds until ctx ends; after a start, in quick

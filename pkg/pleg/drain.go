@@ -9,6 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 // drain opens the event stream, reads it to its end, and opens it again. Nothing else may
 // delay the reading: a subscriber that does not read stalls containerd for the whole node
 // (F6). A runtime without events is relisted every Fallback period instead.
-func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) {
+func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed wakeup.Signal) {
 	pause := minBackoff
 	lastLogged := "" // how the last logged try ended: "none" (no events) or "ended"; the same end is not logged again
 	for {
@@ -41,7 +42,7 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 			}
 			lastLogged = "none"
 			for range relistsWithoutEvents {
-				trigger(ask)
+				ask.Send()
 				if !backoff.Sleep(ctx, p.cfg.Fallback) {
 					return
 				}
@@ -60,13 +61,13 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 			return
 		}
 		// No event reported the changes of the meantime: relist.
-		trigger(ask)
+		ask.Send()
 		pause = backoff.Next(pause, minBackoff, maxBackoff)
 	}
 }
 
 // read subscribes once, and reads the stream to its end.
-func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) error {
+func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed wakeup.Signal) error {
 	defer p.busy.Store(0)
 	for e, err := range p.cfg.Runtime.Events(ctx) {
 		p.busy.Store(time.Now().UnixNano())
@@ -74,9 +75,9 @@ func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct
 		case err != nil:
 			return err
 		case e.Type == cri.EventSubscribed:
-			trigger(subscribed)
+			subscribed.Send()
 		case e.Key == pod.Key{}:
-			trigger(ask) // the event names no pod: relist
+			ask.Send() // the event names no pod: relist
 		default:
 			d.add(e.Key)
 		}

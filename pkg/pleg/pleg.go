@@ -8,7 +8,7 @@
 // An event is a hint and never state. The kubelet's evented PLEG updates its status cache from
 // events, and had to go back to alpha after duplicate containers (C-1.28.13).
 //
-// Each loop over Hints starts two goroutines and makes three channels. Both goroutines end before
+// Each loop over Hints starts two goroutines and makes three signals. Both goroutines end before
 // the loop does.
 //
 //	drain    reads the event stream, and does nothing else while the stream is open
@@ -16,9 +16,9 @@
 //
 // Hints itself runs in the caller's goroutine and yields the pods of the dirty set.
 //
-//	dirty.wake   cap 1  drain, relist → Hints   full: Hints is going to empty the set anyway
-//	ask          cap 1  drain → relist          full: a relist is due anyway
-//	subscribed   cap 1  drain → relist          full: a relist is due anyway
+//	dirty.wake   drain, relist → Hints   a pod is in the set
+//	ask          drain → relist          a relist is due
+//	subscribed   drain → relist          a relist is due
 package pleg
 
 import (
@@ -34,6 +34,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // Runtime is what PLEG needs of the container runtime; *cri.Runtime is one.
@@ -99,8 +100,8 @@ func (p *PLEG) Hints(ctx context.Context) iter.Seq[pod.Key] {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel()
-		d := &dirty{keys: map[pod.Key]struct{}{}, wake: make(chan struct{}, 1)}
-		ask, subscribed := make(chan struct{}, 1), make(chan struct{}, 1)
+		d := &dirty{keys: map[pod.Key]struct{}{}, wake: wakeup.New()}
+		ask, subscribed := wakeup.New(), wakeup.New()
 		wg.Go(func() { p.drain(ctx, d, ask, subscribed) })
 		wg.Go(func() { p.relist(ctx, d, ask, subscribed) })
 		for {
@@ -122,7 +123,7 @@ func (p *PLEG) Hints(ctx context.Context) iter.Seq[pod.Key] {
 type dirty struct {
 	mu   sync.Mutex // guards keys; never held while something blocks
 	keys map[pod.Key]struct{}
-	wake chan struct{} // cap 1, see the package comment
+	wake wakeup.Signal // see the package comment
 }
 
 // add adds a pod to the set. It does not block.
@@ -130,7 +131,7 @@ func (d *dirty) add(key pod.Key) {
 	d.mu.Lock()
 	d.keys[key] = struct{}{}
 	d.mu.Unlock()
-	trigger(d.wake)
+	d.wake.Send()
 }
 
 // take empties the set and returns its keys, sorted.
@@ -141,14 +142,6 @@ func (d *dirty) take() []pod.Key {
 	d.mu.Unlock()
 	slices.SortFunc(keys, pod.Key.Compare)
 	return keys
-}
-
-// trigger sends on a channel of capacity 1, unless that is full.
-func trigger(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // unsupported reports whether err says that the runtime has no events.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // AllSources is the Source of a SET that covers every layer (C-1.1.8). Such a SET answers Sync, or
@@ -66,12 +67,12 @@ type PodConfig struct {
 	expander Expander
 	log      *slog.Logger
 	read     fold          // the state that Once has read, without the pods of workloads
-	sync     chan struct{} // cap 1: a request of Sync that Batches has not answered yet
+	sync     wakeup.Signal // a request of Sync that Batches has not answered yet
 }
 
 // New returns a PodConfig. It reads nothing before Batches or Once.
 func New(c Config) *PodConfig {
-	p := &PodConfig{sources: slices.Clone(c.Sources), kept: c.Recorded, restored: c.Restored, mode: c.Mode, visible: c.Visible, expander: c.Expander, log: c.Log, sync: make(chan struct{}, 1)}
+	p := &PodConfig{sources: slices.Clone(c.Sources), kept: c.Recorded, restored: c.Restored, mode: c.Mode, visible: c.Visible, expander: c.Expander, log: c.Log, sync: wakeup.New()}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -180,10 +181,7 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 // batch, in any mode (C-1.3.5). One SET answers all calls before it. The SET's Source is
 // AllSources. Sync never blocks, and may be called from any goroutine.
 func (c *PodConfig) Sync() {
-	select {
-	case c.sync <- struct{}{}:
-	default:
-	}
+	c.sync.Send()
 }
 
 // Once reads every source once, and returns the merged state of all layers. A source may end, or

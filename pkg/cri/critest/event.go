@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 const (
@@ -23,7 +25,7 @@ type heldEvent struct {
 // subscriber is one open GetContainerEvents call.
 type subscriber struct {
 	queue []*runtimeapi.ContainerEventResponse // guarded by Runtime.mu
-	wake  chan struct{}                        // cap 1: publishers send, the stream receives; full: one is pending
+	wake  wakeup.Signal                        // publishers send, the stream receives
 }
 
 // publish sends an event to every subscriber, or holds it for the first one to come. The
@@ -62,10 +64,7 @@ func (rt *Runtime) publish(kind runtimeapi.ContainerEventType, id, sandboxID str
 
 func (s *subscriber) add(e *runtimeapi.ContainerEventResponse) {
 	s.queue = append(s.queue, e)
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.Send()
 }
 
 // subscribe opens a stream; held events are replayed to it, even stale ones.
@@ -83,7 +82,7 @@ func (rt *Runtime) subscribe() (*subscriber, error) {
 	if rt.noEvents {
 		return nil, status.Error(codes.Unimplemented, "unknown method GetContainerEvents for service runtime.v1.RuntimeService")
 	}
-	s := &subscriber{wake: make(chan struct{}, 1)}
+	s := &subscriber{wake: wakeup.New()}
 	for _, h := range rt.held {
 		if time.Since(h.at) < heldFor {
 			s.add(h.ContainerEventResponse)

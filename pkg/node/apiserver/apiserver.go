@@ -28,6 +28,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // LeaseNamespace is where nodes' leases are.
@@ -72,8 +73,8 @@ type Heartbeat struct {
 	watches *apiclient.Nodes // without
 	leases  *apiclient.Leases
 
-	roundDue chan struct{} // cap 1: a round is due
-	created  chan struct{} // cap 1: the object was created again; the lease is due
+	roundDue wakeup.Signal // a round is due
+	created  wakeup.Signal // the object was created again; the lease is due
 
 	seenMu     sync.Mutex // held while seen changes and Seen is called
 	seen       atomic.Pointer[v1.Node]
@@ -122,7 +123,7 @@ func New(cfg Config) (*Heartbeat, error) {
 	if cfg.REST == nil || cfg.Observer == nil {
 		return nil, errors.New("REST and Observer are required")
 	}
-	h := &Heartbeat{cfg: cfg, roundDue: make(chan struct{}, 1), created: make(chan struct{}, 1), logged: map[string]string{}}
+	h := &Heartbeat{cfg: cfg, roundDue: wakeup.New(), created: wakeup.New(), logged: map[string]string{}}
 	config := rest.CopyConfig(cfg.REST)
 	config.QPS = -1 // heartbeats are not rate-limited
 	config.ContentType = "application/vnd.kubernetes.protobuf"
@@ -162,7 +163,7 @@ func (h *Heartbeat) Run(ctx context.Context) {
 }
 
 // Report has the status sent soon. It does not block.
-func (h *Heartbeat) Report() { signal(h.roundDue) }
+func (h *Heartbeat) Report() { h.roundDue.Send() }
 
 // Node returns the object as the API server showed it last, nil while it is not known
 // to exist. It is shared: callers must not write to it.
@@ -232,7 +233,7 @@ func (h *Heartbeat) store(n *v1.Node, newest bool) {
 	h.seen.Store(n)
 	h.changes++
 	if was == nil || was.UID != n.UID {
-		signal(h.created)
+		h.created.Send()
 	}
 	if h.cfg.OnNode != nil {
 		h.cfg.OnNode(n)
@@ -257,14 +258,7 @@ func (h *Heartbeat) drop(uid types.UID) {
 	if h.cfg.OnNode != nil {
 		h.cfg.OnNode(nil)
 	}
-	signal(h.roundDue)
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	h.roundDue.Send()
 }
 
 // jitter lengthens d by up to 4 %, so that nodes do not send at the same moment.

@@ -28,6 +28,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 const (
@@ -69,8 +70,8 @@ type Sink struct {
 	log  *slog.Logger
 	pods *rest.RESTClient
 
-	inputQueued chan struct{} // the inbox has input for the loop
-	eventQueued chan struct{} // an event is queued
+	inputQueued wakeup.Signal // the inbox has input for the loop
+	eventQueued wakeup.Signal // an event is queued
 
 	mu    sync.Mutex
 	inbox inbox
@@ -106,7 +107,7 @@ func New(cfg Config) (*Sink, error) {
 	}
 	return &Sink{
 		cfg: cfg, log: cfg.Log, pods: client,
-		inputQueued: make(chan struct{}, 1), eventQueued: make(chan struct{}, 1),
+		inputQueued: wakeup.New(), eventQueued: wakeup.New(),
 		inbox:  newInbox(),
 		hashes: make(map[pod.Key]staticHash),
 	}, nil
@@ -124,7 +125,7 @@ func (s *Sink) Report(r pod.StatusReport) error {
 		delete(s.hashes, key)
 	}
 	s.mu.Unlock()
-	signal(s.inputQueued)
+	s.inputQueued.Send()
 	return nil
 }
 
@@ -135,7 +136,7 @@ func (s *Sink) ObservePod(p *v1.Pod, gone bool) {
 	s.mu.Lock()
 	s.inbox.see(p, gone)
 	s.mu.Unlock()
-	signal(s.inputQueued)
+	s.inputQueued.Send()
 }
 
 // Synced means that every source is ready and that every pod was reported. A mirror whose static
@@ -145,7 +146,7 @@ func (s *Sink) Synced() {
 	s.mu.Lock()
 	s.inbox.synced = true
 	s.mu.Unlock()
-	signal(s.inputQueued)
+	s.inputQueued.Send()
 }
 
 // Run sends statuses, mirrors and events until ctx ends, and then cancels requests in flight. The
@@ -160,11 +161,3 @@ func (s *Sink) Run(ctx context.Context) error {
 
 // static reports whether a report is of a pod that does not come from an API server.
 func static(r pod.StatusReport) bool { return !r.Origin.FromAPI() }
-
-// signal sends to c, unless a signal is already pending.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}

@@ -105,7 +105,7 @@ func (s *Sink) queueEvent(e *v1.Event) {
 	}
 	s.queue.events = append(s.queue.events, e)
 	s.mu.Unlock()
-	signal(s.eventQueued)
+	s.eventQueued.Send()
 }
 
 // nextEvent takes the oldest event out of the queue; nil if there is none.

@@ -11,6 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
 // event is one event of a watcher: a path and its change. If lost is set, it reports lost
@@ -37,7 +38,7 @@ type watcher interface {
 type fsWatcher struct {
 	w    *fsnotify.Watcher
 	out  chan event
-	lost chan struct{} // capacity 1: drainErrors signals lost events, unless a signal waits already
+	lost wakeup.Signal // drainErrors signals lost events
 	done chan struct{} // capacity 0, closed by close
 	wg   sync.WaitGroup
 }
@@ -47,7 +48,7 @@ func newFSWatcher() (watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &fsWatcher{w: w, out: make(chan event), lost: make(chan struct{}, 1), done: make(chan struct{})}
+	f := &fsWatcher{w: w, out: make(chan event), lost: wakeup.New(), done: make(chan struct{})}
 	f.wg.Go(f.pump)
 	f.wg.Go(f.drainErrors)
 	return f, nil
@@ -67,10 +68,7 @@ func (f *fsWatcher) close() {
 // add and close need.
 func (f *fsWatcher) drainErrors() {
 	for range f.w.Errors {
-		select {
-		case f.lost <- struct{}{}:
-		default:
-		}
+		f.lost.Send()
 	}
 }
 
