@@ -106,7 +106,7 @@ func TestD4_BootstrapAndRotation(t *testing.T) {
 	s := sign(t, c, node, life{since: time.Hour, left: 5 * time.Minute}, life{left: time.Hour})
 	var at certificate.ClientConfig
 	lived := make(chan time.Duration, 1) // cap 1: one certificate is replaced
-	keeper, way, l := client(t, node, func(cfg *certificate.ClientConfig) {
+	certs, way, l := client(t, node, func(cfg *certificate.ClientConfig) {
 		cfg.Bootstrap = tokenKubeconfig(t, c, bootstrapToken)
 		cfg.Rotated = func(d time.Duration) { lived <- d }
 		at = *cfg
@@ -114,10 +114,10 @@ func TestD4_BootstrapAndRotation(t *testing.T) {
 	if _, err := whoami(t, way); err == nil || !strings.Contains(err.Error(), at.Kubeconfig) {
 		t.Errorf("without a kubeconfig: %v", err)
 	}
-	if f := keeper.Facts(); f != (certificate.Facts{}) {
+	if f := certs.Facts(); f != (certificate.Facts{}) {
 		t.Errorf("without a certificate: %+v", f)
 	}
-	runs(t, keeper.Run)
+	runs(t, certs.Run)
 	credential(t, node, way, "") // the first, or already the second
 	csr, _ := s.waits(t, 1)
 	if csr.Spec.Username != "system:bootstrap:abcdef" || csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
@@ -131,7 +131,7 @@ func TestD4_BootstrapAndRotation(t *testing.T) {
 	if d := <-lived; d < time.Hour {
 		t.Errorf("a certificate of an hour ago lived %v", d)
 	}
-	if f := keeper.Facts(); !f.Expires.Equal(cert.NotAfter) || f.Failures != 0 {
+	if f := certs.Facts(); !f.Expires.Equal(cert.NotAfter) || f.Failures != 0 {
 		t.Errorf("facts %+v, want the end %v", f, cert.NotAfter)
 	}
 	holds(t, at.Dir, 2)
@@ -156,17 +156,17 @@ func TestF72_ExpiredClientCertificateIsBootstrapped(t *testing.T) {
 	c, node := start(t)
 	s := sign(t, c, node)
 	expired := c.Kubeconfig(t, cluster.Identity{User: "system:node:" + node, Groups: []string{"system:nodes"}, NotAfter: time.Now().Add(-time.Minute)})
-	keeper, way, l := client(t, node, func(cfg *certificate.ClientConfig) {
+	certs, way, l := client(t, node, func(cfg *certificate.ClientConfig) {
 		cfg.Kubeconfig = expired
 		cfg.Bootstrap = tokenKubeconfig(t, c, bootstrapToken)
 	})
 	if _, err := whoami(t, way); !apierrors.IsUnauthorized(err) {
 		t.Fatalf("an expired certificate is answered %v", err)
 	}
-	if f := keeper.Facts(); !f.Expires.Before(time.Now()) || f.Expires.IsZero() {
+	if f := certs.Facts(); !f.Expires.Before(time.Now()) || f.Expires.IsZero() {
 		t.Errorf("facts %+v", f)
 	}
-	runs(t, keeper.Run)
+	runs(t, certs.Run)
 	credential(t, node, way, "")
 	if csr, _ := s.waits(t, 1); csr.Spec.Username != "system:bootstrap:abcdef" {
 		t.Errorf("asked by %s", csr.Spec.Username)
@@ -185,8 +185,8 @@ func TestF72_ExpiredClientCertificateIsReplaced(t *testing.T) {
 	c, node := start(t)
 	id := cluster.Identity{User: "system:node:" + node, Groups: []string{"system:nodes"}, NotAfter: time.Now().Add(-time.Minute)}
 	path := c.Kubeconfig(t, id)
-	keeper, way, l := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig = path })
-	runs(t, keeper.Run)
+	certs, way, l := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig = path })
+	runs(t, certs.Run)
 	until(t, "the log says that it has expired", func() (bool, error) { return strings.Contains(l.text(), "the certificate has expired"), nil })
 	if _, err := whoami(t, way); !apierrors.IsUnauthorized(err) {
 		t.Fatalf("an expired certificate is answered %v", err)
@@ -206,8 +206,8 @@ func TestD4_NoBootstrapWhereThereIsAKubeconfig(t *testing.T) {
 	for _, path := range []string{c.NodeKubeconfig(t, node), token} {
 		before := string(must(os.ReadFile(path)))
 		var dir string
-		keeper, _, l := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig, cfg.Bootstrap, dir = path, token, cfg.Dir })
-		stop := runs(t, keeper.Run)
+		certs, _, l := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig, cfg.Bootstrap, dir = path, token, cfg.Dir })
+		stop := runs(t, certs.Run)
 		if path != token {
 			until(t, "the log says that nodectl does not rotate it", func() (bool, error) {
 				return strings.Contains(l.text(), "nodectl does not rotate the certificate"), nil
@@ -248,9 +248,9 @@ func TestD4_KubeletsCertificateIsTakenOver(t *testing.T) {
 	if err := apiclient.WriteJoined(path, c.AdminKubeconfig(t), current); err != nil {
 		t.Fatal(err)
 	}
-	keeper, way, _ := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig = path })
+	certs, way, _ := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig = path })
 	was := credential(t, node, way, "")
-	runs(t, keeper.Run)
+	runs(t, certs.Run)
 	credential(t, node, way, was)
 	if csr, _ := s.waits(t, 1); csr.Spec.Username != "system:node:"+node {
 		t.Errorf("asked by %s", csr.Spec.Username)
@@ -269,17 +269,17 @@ func TestF70_BootstrapGoesOnUntilItSucceeds(t *testing.T) {
 	c, node := start(t)
 	sign(t, c, node)
 	boot := tokenKubeconfig(t, c, "expired.hunter2hunter2")
-	keeper, way, l := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Bootstrap, cfg.Rotate = boot, false })
+	certs, way, l := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Bootstrap, cfg.Rotate = boot, false })
 	c.APIServer.Kill(t)
-	runs(t, keeper.Run)
-	until(t, "a failure is counted", func() (bool, error) { return keeper.Facts().Failures > 0, nil })
+	runs(t, certs.Run)
+	until(t, "a failure is counted", func() (bool, error) { return certs.Facts().Failures > 0, nil })
 	c.APIServer.Start(t)
 	until(t, "the log says that the token is refused", func() (bool, error) { return strings.Contains(l.text(), "Unauthorized"), nil })
 	if err := os.Rename(tokenKubeconfig(t, c, bootstrapToken), boot); err != nil {
 		t.Fatal(err)
 	}
 	credential(t, node, way, "")
-	if f := keeper.Facts(); f.Failures < 2 || f.Expires.IsZero() {
+	if f := certs.Facts(); f.Failures < 2 || f.Expires.IsZero() {
 		t.Errorf("facts %+v", f)
 	}
 	if strings.Contains(l.text(), "hunter2") {
@@ -294,10 +294,10 @@ func TestD4_BootstrapWithoutRotation(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
 	sign(t, c, node, life{since: time.Hour, left: 5 * time.Minute})
-	keeper, way, l := client(t, node, func(cfg *certificate.ClientConfig) {
+	certs, way, l := client(t, node, func(cfg *certificate.ClientConfig) {
 		cfg.Bootstrap, cfg.Rotate = tokenKubeconfig(t, c, bootstrapToken), false
 	})
-	runs(t, keeper.Run)
+	runs(t, certs.Run)
 	credential(t, node, way, "")
 	until(t, "it is left alone", func() (bool, error) { return strings.Contains(l.text(), "asking=false"), nil })
 	if all := c.requested(t, node); len(all) != 1 {
@@ -323,19 +323,19 @@ users: [{name: u, user: {client-certificate-data: %s, client-key-data: %s}}]}`, 
 		t.Fatal(err)
 	}
 	var dir string
-	keeper, _, _ := client(t, node, func(cfg *certificate.ClientConfig) {
+	certs, _, _ := client(t, node, func(cfg *certificate.ClientConfig) {
 		cfg.Kubeconfig, cfg.Bootstrap, dir = path, tokenKubeconfig(t, c, bootstrapToken), cfg.Dir
 	})
 	way := must(apiclient.Open(apiclient.Config{File: path, Pair: certificate.Pair(dir), UserAgent: "nodectl/test"}))
 	t.Cleanup(way.Close)
 	was := credential(t, node, way, "")
-	runs(t, keeper.Run)
+	runs(t, certs.Run)
 	credential(t, node, way, was)
 	csr, cert := s.waits(t, 1)
 	if csr.Spec.Username != "system:node:"+node {
 		t.Errorf("asked by %s", csr.Spec.Username)
 	}
-	if f := keeper.Facts(); !f.Expires.Equal(cert.NotAfter) {
+	if f := certs.Facts(); !f.Expires.Equal(cert.NotAfter) {
 		t.Errorf("facts %+v, want the end %v", f, cert.NotAfter)
 	}
 	if after := string(must(os.ReadFile(path))); after != text {

@@ -213,20 +213,20 @@ metadata: {name: data}
 spec: {accessModes: [ReadWriteOnce], storageClassName: "", volumeName: disk-1, resources: {requests: {storage: 1Gi}}}
 ---
 ` + strings.NewReplacer("spec:\n", "spec:\n  nodeName: "+w.name+"\n  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]\n", "    command:", "    volumeMounts: [{name: data, mountPath: /data}]\n    command:").
-		Replace(shell("keeper", "echo kept >/data/file; exec sleep 100000")))
+		Replace(shell("writer", "echo kept >/data/file; exec sleep 100000")))
 	w.attach("disk.test")
-	w.awaitReady("keeper")
+	w.awaitReady("writer")
 	if text, err := os.ReadFile(filepath.Join(d.dir, "file")); strings.TrimSpace(string(text)) != "kept" {
 		w.Errorf("the driver's directory has %q, %v", text, err)
 	}
 	w.agent.Restart(w)
 	w.awaitNode("Ready", "True")
-	w.awaitReady("keeper")
+	w.awaitReady("writer")
 	w.awaitOutput("kubernetes.io/csi/disk.test^one", "get", "node", w.name, "-o", "jsonpath={.status.volumesInUse[0]}")
 	if got := d.called(); got != "stage:vdb publish" {
 		w.Errorf("after a kill of the agent the driver had the calls %s", got)
 	}
-	w.kubectl("delete", "pod", "keeper", "--wait=false")
+	w.kubectl("delete", "pod", "writer", "--wait=false")
 	w.awaitOutput("", "get", "pods", "-o", "name")
 	wait.NoError(w, func() error {
 		if got := d.called(); got != "stage:vdb publish unpublish unstage" {
