@@ -78,38 +78,61 @@ func (a *Allocator) merge(providers []hints) (hint, bool) {
 	best := hint{nodes: a.everyNode()}
 	found := false
 	most := maxOfMinNodes(all)
-	permute(all, func(chosen []hint) {
-		h := a.intersect(chosen)
-		if h.nodes == 0 {
-			return
-		}
+	for h := range a.intersections(all) {
 		if !found || a.better(h, best, most) {
 			best, found = h, true
 		}
-	})
+	}
 	if single && best.nodes == a.everyNode() {
 		best = hint{any: true, preferred: best.preferred}
 	}
 	return best, a.topology == bestEffort || best.preferred
 }
 
-// intersect returns the nodes that all hints have in common. The result is preferred if all hints
-// are preferred and have the same nodes.
-func (a *Allocator) intersect(chosen []hint) hint {
-	out := hint{nodes: a.everyNode(), preferred: true}
-	first := mask(0)
-	for _, h := range chosen {
-		out.preferred = out.preferred && h.preferred
-		if h.any {
-			continue
+// intersection has the nodes that one hint of each list so far has in common. first has the nodes of the first hint with
+// nodes; it is 0 if there is none, and if the intersection is not preferred.
+type intersection struct {
+	hint
+	first mask
+}
+
+// intersections returns the nodes that one hint of every list have in common, for each choice of hints. A
+// result is preferred if all its hints are preferred and have the same nodes. The number of choices
+// is exponential, but the number of different results is not: it is at most twice that of sets of nodes.
+func (a *Allocator) intersections(all [][]hint) map[hint]bool {
+	now := map[intersection]bool{{hint: hint{nodes: a.everyNode(), preferred: true}}: true}
+	for _, list := range all {
+		next := make(map[intersection]bool, len(now))
+		for c := range now {
+			for _, h := range list {
+				if got := c.with(h); got.nodes != 0 {
+					next[got] = true
+				}
+			}
 		}
-		if first == 0 {
-			first = h.nodes
-		}
-		out.preferred = out.preferred && h.nodes == first
-		out.nodes &= h.nodes
+		now = next
+	}
+	out := make(map[hint]bool, len(now))
+	for c := range now {
+		out[c.hint] = true
 	}
 	return out
+}
+
+// with returns the intersection with one more hint.
+func (c intersection) with(h hint) intersection {
+	c.preferred = c.preferred && h.preferred
+	if !h.any {
+		if c.first == 0 {
+			c.first = h.nodes
+		}
+		c.preferred = c.preferred && h.nodes == c.first
+		c.nodes &= h.nodes
+	}
+	if !c.preferred {
+		c.first = 0
+	}
+	return c
 }
 
 // maxOfMinNodes returns the maximum, over all resources, of the smallest number of nodes in a hint.
@@ -175,23 +198,6 @@ func (a *Allocator) distance(m mask) float64 {
 		return 0
 	}
 	return sum / float64(n)
-}
-
-// permute calls f with each choice of one hint of every list.
-func permute(all [][]hint, f func([]hint)) {
-	chosen := make([]hint, len(all))
-	var at func(i int)
-	at = func(i int) {
-		if i == len(all) {
-			f(chosen)
-			return
-		}
-		for _, h := range all[i] {
-			chosen[i] = h
-			at(i + 1)
-		}
-	}
-	at(0)
 }
 
 // masks calls f with each non-empty subset of these nodes, smaller ones first.
