@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/node"
 )
 
-// readCPUs returns the allocator of exclusive CPUs and NUMA memory; nil with the default policies,
-// which allocate none. It also checks the configured reserved CPUs. sys is the file system of /sys.
+// readCPUs returns the allocator of exclusive CPUs, NUMA memory and devices of NUMA nodes; nil with the
+// default policies, which allocate none. It also checks the configured reserved CPUs. sys is the file system of /sys.
 func readCPUs(cfg Config, f node.Facts, sys fs.FS) (*cpuset.Allocator, error) {
 	if !cfg.PlacesContainers() && cfg.ReservedCPUs == "" {
 		return nil, nil

@@ -24,7 +24,7 @@ type host struct {
 	node   plan.Node       // input of admission
 	limits v1.ResourceList // of all pods together
 	ips    []string
-	cpus   *cpuset.Allocator // nil if no policy allocates exclusive CPUs or NUMA memory
+	cpus   *cpuset.Allocator // nil if no policy allocates exclusive CPUs or NUMA memory, or aligns devices
 }
 
 // readHost reads this machine. Admission and limits follow from it and the configuration.

@@ -100,7 +100,7 @@ func (s *serving) reading() readonly.Reading {
 func (a *Agent) start(ctx context.Context) {
 	cfg, log := a.cfg, a.log
 	setLimits(cfg.Config.Config, log)
-	if a.host.cpus == nil {
+	if !a.host.cpus.Reserves() {
 		if err := saveCPUs(cfg.RootDir)(nil); err != nil {
 			log.Warn("Failed to remove the state of CPUs and memory", "error", err)
 		}

@@ -22,9 +22,9 @@ const (
 	noTopology = "none"
 )
 
-// PlacesContainers reports whether a policy allocates exclusive CPUs or NUMA memory.
+// PlacesContainers reports whether a policy allocates exclusive CPUs or NUMA memory, or aligns devices.
 func (c Config) PlacesContainers() bool {
-	return c.CPUManagerPolicy != noCPUs || c.MemoryManagerPolicy != noMemory
+	return c.CPUManagerPolicy != noCPUs || c.MemoryManagerPolicy != noMemory || c.TopologyManagerPolicy != noTopology
 }
 
 // CPUs returns the policies of CPUs, memory and topology. Check has accepted them. reservation has

@@ -1,5 +1,6 @@
-// Package cpuset decides which CPUs and which memory containers get: the CPU, memory and topology
-// managers of the kubelet as a pure function of a machine description (C-1.46.1). No I/O, no clock.
+// Package cpuset decides which CPUs and which memory containers get, and on which NUMA nodes their
+// devices are: the CPU, memory, device and topology managers of the kubelet as a pure function of a
+// machine description (C-1.46.1). No I/O, no clock.
 //
 // An Allocator has the machine and the policies. A State has the allocations of the node's
 // containers. The caller adds the allocations that it knows (Put), and then lets the State Admit

@@ -4,43 +4,35 @@ import (
 	"fmt"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Near names the NUMA nodes of CPUs and memory, and none without a topology policy.
-func TestNear_Placements_NamesTheirNodes(t *testing.T) {
+// Near names the NUMA nodes of an admission with a topology policy. Only best-effort allows others.
+//
+// Shows: C-1.46.12
+func TestNear_Policies_NameTheNodesOfTheAdmission(t *testing.T) {
 	t.Parallel()
-	reserved := v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
-	a, err := New(machine(t, "two-sockets-smt"), Policy{CPU: static, Topology: bestEffort, Reservation: reserved})
-	if err != nil {
-		t.Fatal(err)
-	}
-	unaligned, err := New(machine(t, "two-sockets-smt"), Policy{CPU: static, Reservation: reserved})
-	if err != nil {
-		t.Fatal(err)
-	}
-	memory := func(nodes ...int) []pod.Block {
-		return []pod.Block{{NUMAAffinity: nodes, Type: v1.ResourceMemory, Size: 1}}
-	}
-	for _, c := range []struct {
-		of   *Allocator
-		has  pod.Placement
-		want string
-	}{
-		{a, pod.Placement{CPUs: "18"}, "[1]"},
-		{a, pod.Placement{CPUs: "0,18"}, "[0 1]"},
-		{a, pod.Placement{CPUs: "0,500"}, "[0]"},
-		{a, pod.Placement{Memory: memory(1)}, "[1]"},
-		{a, pod.Placement{CPUs: "18", Memory: memory(0)}, "[0 1]"},
-		{a, pod.Placement{Shared: "0-23"}, "[]"},
-		{unaligned, pod.Placement{CPUs: "18"}, "[]"},
-		{nil, pod.Placement{CPUs: "18"}, "[]"},
+	has := pod.Placement{CPUs: "0", NUMA: []int{1}}
+	for topology, want := range map[string]string{
+		none: "[] false", bestEffort: "[1] false", restricted: "[1] true", singleNUMANode: "[1] true", "": "[] false",
 	} {
-		if got := fmt.Sprint(c.of.Near(c.has)); got != c.want {
-			t.Errorf("%+v: %s, want %s", c.has, got, c.want)
+		var a *Allocator // no policy at all
+		if topology != "" {
+			a = allocator(t, machine(t, "two-sockets-smt"), Policy{CPU: static, Topology: topology})
 		}
+		if nodes, only := a.Near(has); fmt.Sprint(nodes, only) != want {
+			t.Errorf("%q: %v %t, want %s", topology, nodes, only, want)
+		}
+	}
+}
+
+// A policy for the topology alone allocates no CPUs and no memory, and writes no state files.
+func TestNew_TopologyPolicyAlone_ReservesNothing(t *testing.T) {
+	t.Parallel()
+	a := allocator(t, machine(t, "two-sockets-smt"), Policy{Topology: restricted})
+	s := a.State()
+	s.Put("p", "c", pod.Placement{CPUs: "1-2", NUMA: []int{0}})
+	if a.Reserves() || len(s.Files()) != 0 || s.Shared() != "" || fmt.Sprint(s.Of("p")) != fmt.Sprint(map[string]pod.Placement{"c": {NUMA: []int{0}}}) {
+		t.Errorf("%t, %v, %q, %v", a.Reserves(), s.Files(), s.Shared(), s.Of("p"))
 	}
 }

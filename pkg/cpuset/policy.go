@@ -152,7 +152,7 @@ type Allocator struct {
 	memoryOfNodesUsed []int                  // their IDs, sorted
 }
 
-// New returns the allocator of a machine, nil if the policies allocate nothing. It returns an error if
+// New returns the allocator of a machine, nil if the policies allocate nothing and align no devices. It returns an error if
 // the policies cannot be used on this machine.
 func New(m Machine, p Policy) (*Allocator, error) {
 	a := &Allocator{
@@ -162,7 +162,7 @@ func New(m Machine, p Policy) (*Allocator, error) {
 	if a.topology == "" {
 		a.topology = none
 	}
-	if !a.static && !a.memory {
+	if !a.static && !a.memory && a.topology == none {
 		return nil, nil
 	}
 	var err error

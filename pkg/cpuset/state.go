@@ -21,11 +21,18 @@ type State struct {
 	cpus      map[string]map[string]Set
 	memory    map[string]map[string][]Block
 	nodes     NUMANodeMap
+	layouts   map[string]*layout // of devices, by resource
+	held      devices            // the devices that containers have
+	reserved  devices            // by container without devices: the devices that admission reserves
+	affinity  map[user][]int     // by container with devices: the NUMA nodes that the topology policy chose
 }
 
 // State returns the state of a node without pods.
 func (a *Allocator) State() *State {
-	s := &State{allocator: a, shared: cpuset.New(), blocked: map[string]Set{}, cpus: map[string]map[string]Set{}, memory: map[string]map[string][]Block{}, nodes: map[int]*NUMANodeState{}}
+	s := &State{
+		allocator: a, shared: cpuset.New(), blocked: map[string]Set{}, cpus: map[string]map[string]Set{}, memory: map[string]map[string][]Block{}, nodes: map[int]*NUMANodeState{},
+		layouts: map[string]*layout{}, held: devices{}, reserved: devices{}, affinity: map[user][]int{},
+	}
 	if a.static {
 		s.shared = a.cpus.all()
 		if a.strict {
@@ -40,7 +47,10 @@ func (a *Allocator) State() *State {
 
 // Clone returns a copy that changes independently.
 func (s *State) Clone() *State {
-	out := &State{allocator: s.allocator, shared: s.shared, blocked: maps.Clone(s.blocked), cpus: make(map[string]map[string]Set, len(s.cpus)), memory: make(map[string]map[string][]Block, len(s.memory)), nodes: make(map[int]*NUMANodeState, len(s.nodes))}
+	out := &State{
+		allocator: s.allocator, shared: s.shared, blocked: maps.Clone(s.blocked), cpus: make(map[string]map[string]Set, len(s.cpus)), memory: make(map[string]map[string][]Block, len(s.memory)), nodes: make(map[int]*NUMANodeState, len(s.nodes)),
+		layouts: s.layouts, held: maps.Clone(s.held), reserved: maps.Clone(s.reserved), affinity: maps.Clone(s.affinity),
+	}
 	for uid, of := range s.cpus {
 		out.cpus[uid] = maps.Clone(of)
 	}
@@ -65,6 +75,7 @@ func (s *State) Put(uid, container string, has pod.Placement) {
 		}
 		s.setMemory(uid, container, has.Memory)
 	}
+	s.putDevices(uid, container, has)
 }
 
 // Block keeps CPUs from all pods but the one with this UID. A container of an earlier instance or
@@ -128,12 +139,19 @@ func (s *State) Of(uid string) map[string]pod.Placement {
 		a.Memory = blocks
 		out[name] = a
 	}
+	s.placedDevices(uid, out)
 	return out
 }
 
 // Without returns the state without the pods for which gone returns true.
 func (s *State) Without(gone func(uid string) bool) *State {
 	out := s.allocator.State()
+	out.layouts = s.layouts
+	for u, ids := range s.held {
+		if !gone(u.uid) {
+			out.held[u] = ids
+		}
+	}
 	for uid, set := range s.blocked {
 		if !gone(uid) {
 			out.block(uid, set)
@@ -159,6 +177,12 @@ func (s *State) uids() []string {
 	for uid := range s.memory {
 		all[uid] = true
 	}
+	for u := range s.affinity {
+		all[u.uid] = true
+	}
+	for u := range s.reserved {
+		all[u.uid] = true
+	}
 	return slices.Sorted(maps.Keys(all))
 }
 
@@ -174,8 +198,8 @@ func (s *State) Shared() string {
 	return s.shared.String()
 }
 
-// Admit allocates exclusive CPUs and memory to all containers of a pod. If that is not possible, it
-// changes nothing and returns the reason. Containers with an allocation keep it.
+// Admit allocates exclusive CPUs and memory to all containers of a pod, and reserves their devices. If that
+// is not possible, it changes nothing and returns the reason. Containers with an allocation keep it.
 func (s *State) Admit(p *v1.Pod) *Rejection {
 	try := s.Clone()
 	if err := try.admit(p); err != nil {
@@ -190,17 +214,21 @@ func (s *State) admit(p *v1.Pod) error {
 	refused := &Rejection{reasonTopology, "Resources cannot be allocated with Topology locality"}
 	var ok bool
 	at := hint{any: true}
+	s.release(uid, p)
 	if a.topology != none && a.scope == scopePod {
-		if at, ok = a.merge([]hints{s.cpuHintsOfPod(uid, p), s.memoryHints(uid, p, nil, nil)}); !ok {
+		if at, ok = a.merge([]hints{s.deviceHints(uid, p, nil, nil), s.cpuHintsOfPod(uid, p), s.memoryHints(uid, p, nil, nil)}); !ok {
 			return refused
 		}
 	}
-	cpus, memory := cpuset.New(), reusable{}
+	cpus, memory, again := cpuset.New(), reusable{}, map[string][]string{}
 	for _, c := range containers(p) {
 		if a.topology != none && a.scope != scopePod {
-			if at, ok = a.merge([]hints{s.cpuHints(uid, p, c, cpus), s.memoryHints(uid, p, c, memory)}); !ok {
+			if at, ok = a.merge([]hints{s.deviceHints(uid, p, c, again), s.cpuHints(uid, p, c, cpus), s.memoryHints(uid, p, c, memory)}); !ok {
 				return refused
 			}
+		}
+		if err := s.allocateDevices(uid, p, c, at, again); err != nil {
+			return err
 		}
 		if err := s.allocateCPUs(uid, p, c, at, &cpus); err != nil {
 			return err
@@ -214,7 +242,8 @@ func (s *State) admit(p *v1.Pod) error {
 
 // Replace moves allocations from a pod to the one that replaces it, with another UID or another spec.
 // A container gets the allocation of the container of its name if that has the same requests. All
-// CPUs of the old containers stay blocked until these have stopped.
+// CPUs of the old containers stay blocked until these have stopped. A pod with another UID gets other
+// devices: those of the old containers are free when these have stopped.
 func (s *State) Replace(was, p *v1.Pod) {
 	kept, of, old := map[string]pod.Placement{}, s.Of(string(was.UID)), s.blocked[string(was.UID)]
 	for name := range of {
@@ -231,7 +260,11 @@ func (s *State) Replace(was, p *v1.Pod) {
 			lasting = lasting.Union(set)
 		}
 	}
+	from := s.Clone()
 	*s = *s.Without(func(uid string) bool { return uid == string(was.UID) })
+	if was.UID == p.UID {
+		s.keepDevices(from, string(p.UID), p)
+	}
 	for _, name := range slices.Sorted(maps.Keys(kept)) {
 		s.Put(string(p.UID), name, kept[name])
 	}
@@ -240,9 +273,9 @@ func (s *State) Replace(was, p *v1.Pod) {
 
 // Edit changes which containers a running pod has, by an edit that needs no new instance, and
 // reports whether that changes the state. Added containers get the CPUs and memory that they
-// request. If that is not possible, Edit changes nothing and returns the reason. The
-// memory of removed containers becomes free. Their CPUs stay blocked until they have stopped. The
-// other containers keep their CPUs and memory.
+// request. A container that requests another number of devices gets others. If that is not possible, Edit
+// changes nothing and returns the reason. The memory of removed containers becomes free. Their CPUs stay
+// blocked until they have stopped. The other containers keep their CPUs, memory and devices.
 func (s *State) Edit(was, p *v1.Pod) (changed bool, r *Rejection) {
 	uid := string(p.UID)
 	has, old := s.Of(uid), s.blocked[uid]
@@ -253,17 +286,19 @@ func (s *State) Edit(was, p *v1.Pod) (changed bool, r *Rejection) {
 			removed, old = true, old.Union(s.cpus[uid][name])
 		}
 	}
-	if !added && !removed {
+	others := s.requestsOthers(was, p)
+	if !added && !removed && !others {
 		return false, nil
 	}
 	try := s.Without(func(u string) bool { return u == uid })
+	try.keepDevices(s, uid, p)
 	for _, name := range slices.Sorted(maps.Keys(has)) {
 		if named(p, name) != nil {
 			try.Put(uid, name, has[name])
 		}
 	}
 	try.block(uid, old)
-	if added {
+	if added || others {
 		if err := try.admit(p); err != nil {
 			return false, rejection(err)
 		}
@@ -337,7 +372,7 @@ func (a *Allocator) Missing(has pod.Placement) string {
 			words = append(words, "CPUs "+gone.String())
 		}
 	}
-	var nodes mask
+	nodes := maskOf(has.NUMA...)
 	for _, b := range has.Memory {
 		nodes |= maskOf(b.NUMAAffinity...)
 	}
@@ -347,25 +382,17 @@ func (a *Allocator) Missing(has pod.Placement) string {
 	return strings.Join(words, ", ")
 }
 
-// Near returns the NUMA nodes of a container's exclusive CPUs and NUMA memory, sorted. It returns none if the
-// topology policy is none. A nil Allocator has no policy.
-func (a *Allocator) Near(has pod.Placement) []int {
+// Near returns the NUMA nodes whose devices a container gets first: those that the topology policy chose at
+// its admission. only says that it gets no others. A nil Allocator has no policy.
+func (a *Allocator) Near(has pod.Placement) (nodes []int, only bool) {
 	if a == nil || a.topology == none {
-		return nil
+		return nil, false
 	}
-	var nodes mask
-	if set, err := cpuset.Parse(has.CPUs); err == nil {
-		for _, id := range set.UnsortedList() {
-			if c, online := a.cpus[id]; online {
-				nodes |= maskOf(c.Node)
-			}
-		}
-	}
-	for _, b := range has.Memory {
-		nodes |= maskOf(b.NUMAAffinity...)
-	}
-	return nodes.ids()
+	return has.NUMA, a.topology != bestEffort
 }
+
+// Reserves reports whether a policy allocates exclusive CPUs or NUMA memory.
+func (a *Allocator) Reserves() bool { return a != nil && (a.static || a.memory) }
 
 // containers returns the init containers and the regular ones, in the order in which they start.
 func containers(p *v1.Pod) []*v1.Container {

@@ -288,7 +288,7 @@ func TestNew_UnsuitablePolicies_AreErrors(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", c.policy, err, c.want)
 		}
 	}
-	if a, err := New(m, Policy{Topology: restricted}); a != nil || err != nil {
+	if a, err := New(m, Policy{Topology: none}); a != nil || err != nil {
 		t.Errorf("policies that allocate nothing: %v, %v", a, err)
 	}
 	if err := CheckCPU("none", map[string]string{optionStrict: "true"}); err == nil {

@@ -10,6 +10,7 @@ package device
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -36,8 +37,13 @@ type Ask struct {
 	// Devices are the devices that the plugin lists. Registered says that the plugin is connected.
 	Devices    map[string]Device
 	Registered bool
-	// Near are the NUMA nodes whose devices the container gets first; empty: it gets any.
+	// Reserved are devices that admission reserves for other containers. Choose takes them only if the
+	// others are too few.
+	Reserved map[string]bool
+	// Near are the NUMA nodes whose devices the container gets first; empty: it gets any. With Only, it
+	// gets no devices of other nodes.
 	Near []int
+	Only bool
 	// Unknown is the reason why the devices of running containers are not known yet; else "".
 	Unknown string
 }
@@ -92,7 +98,42 @@ func Choose(ask Ask) (Choice, error) {
 	if len(c.Free) < c.Missing {
 		return Choice{}, unexpected(fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d", ask.Resource, c.Missing, len(c.Free)))
 	}
+	if rest := slices.DeleteFunc(slices.Clone(c.Free), func(id string) bool { return ask.Reserved[id] }); c.enough(ask, rest) {
+		c.Free = rest
+	}
+	if !c.enough(ask, c.Free) {
+		return Choice{}, waits("too few healthy devices %s are free on NUMA nodes %s", ask.Resource, strings.Trim(fmt.Sprint(ask.Near), "[]"))
+	}
 	return c.near(ask), nil
+}
+
+// enough reports whether the container can get its missing devices from these free ones.
+func (c Choice) enough(ask Ask, free []string) bool {
+	if !ask.Only || len(ask.Near) == 0 || !hasNodes(ask.Devices) {
+		return len(free) >= c.Missing
+	}
+	near := 0
+	for _, id := range free {
+		if ask.isNear(id) {
+			near++
+		}
+	}
+	return near >= c.Missing
+}
+
+// isNear reports whether a device is on one of the nodes in Near.
+func (ask Ask) isNear(id string) bool {
+	return slices.ContainsFunc(ask.Devices[id].NUMA, func(n int64) bool { return slices.Contains(ask.Near, int(n)) })
+}
+
+// hasNodes reports whether the plugin lists a device with a NUMA node.
+func hasNodes(all map[string]Device) bool {
+	for _, d := range all {
+		if len(d.NUMA) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // near returns the choice with the devices of the NUMA nodes that the container has to be near. If these are
@@ -101,10 +142,10 @@ func Choose(ask Ask) (Choice, error) {
 func (c Choice) near(ask Ask) Choice {
 	var near, far, unknown []string
 	for _, id := range c.Free {
-		switch nodes := ask.Devices[id].NUMA; {
-		case len(nodes) == 0:
+		switch {
+		case len(ask.Devices[id].NUMA) == 0:
 			unknown = append(unknown, id)
-		case slices.ContainsFunc(nodes, func(n int64) bool { return slices.Contains(ask.Near, int(n)) }):
+		case ask.isNear(id):
 			near = append(near, id)
 		default:
 			far = append(far, id)
@@ -117,7 +158,7 @@ func (c Choice) near(ask Ask) Choice {
 		c.Free = near
 		return c
 	case len(near) > 0:
-		c.Reason = "near the CPUs and the memory of the container"
+		c.Reason = "on the NUMA nodes that the topology policy chose"
 	}
 	c.Devices, c.Missing = slices.Sorted(slices.Values(slices.Concat(c.Devices, near))), c.Missing-len(near)
 	c.Free = slices.Concat(far, unknown)

@@ -67,9 +67,12 @@ func TestChoose_StatesOfANode_GiveDevicesOrAReason(t *testing.T) {
 	}
 }
 
-// A container gets devices of the NUMA nodes of its CPUs and memory first, and the plugin prefers among
+// A container gets devices of the NUMA nodes of its admission first, and the plugin prefers among
 // these. If they are too few, it gets all of them, and then devices of other nodes before devices
-// without nodes, as with the kubelet.
+// without nodes, as with the kubelet. With a policy that guarantees the nodes, it waits then. It gets devices that
+// are reserved for other containers only if the rest is too small.
+//
+// Shows: C-1.46.12
 func TestChoose_ContainerHasNUMANodes_GetsDevicesNearThem(t *testing.T) {
 	t.Parallel()
 	on := func(of map[string]Device, nodes map[string][]int64) map[string]Device {
@@ -80,6 +83,7 @@ func TestChoose_ContainerHasNUMANodes_GetsDevicesNearThem(t *testing.T) {
 		}
 		return of
 	}
+	const waiting = "WaitsForDevicePlugin: waiting for a device plugin: too few healthy devices x.com/gpu are free on NUMA nodes 0"
 	all := on(listed("a", "b", "c", "d", "e"), map[string][]int64{"b": {0}, "c": {0, 1}, "d": {1}, "e": {1}})
 	for _, it := range []struct {
 		name      string
@@ -99,11 +103,23 @@ func TestChoose_ContainerHasNUMANodes_GetsDevicesNearThem(t *testing.T) {
 		{"in use", Ask{Number: 1, Devices: all, Near: []int{0}, InUse: map[string]bool{"b": true, "c": true}}, nil, "d"},
 		{"held elsewhere", Ask{Number: 1, Devices: all, Near: []int{0}, Held: []string{"e"}}, nil, "e"},
 		{"no device has nodes", Ask{Number: 1, Devices: listed("a", "b"), Near: []int{1}}, []string{"b"}, "b"},
+		{"no other nodes", Ask{Number: 3, Devices: all, Near: []int{1}, Only: true}, nil, "c,d,e"},
+		{"no other nodes, too few", Ask{Number: 3, Devices: all, Near: []int{0}, Only: true}, nil, waiting},
+		{"no other nodes, of an init container", Ask{Number: 3, Devices: all, Near: []int{0}, Only: true, Reusable: []string{"e"}, InUse: map[string]bool{"e": true}}, nil, "b,c,e"},
+		{"no other nodes, and no device has nodes", Ask{Number: 1, Devices: listed("a", "b"), Near: []int{1}, Only: true}, nil, "a"},
+		{"reserved", Ask{Number: 1, Devices: all, Near: []int{0}, Reserved: map[string]bool{"b": true}}, []string{"b"}, "c"},
+		{"reserved, and the rest is of other nodes", Ask{Number: 1, Devices: all, Near: []int{0}, Only: true, Reserved: map[string]bool{"b": true, "c": true}}, nil, "b"},
+		{"reserved, and the rest is too small", Ask{Number: 2, Devices: listed("a", "b"), Reserved: map[string]bool{"b": true}}, nil, "a,b"},
 	} {
 		it.ask.Resource, it.ask.Registered = "x.com/gpu", true
 		c, err := Choose(it.ask)
-		if c = c.Complete(it.preferred); err != nil || strings.Join(c.Devices, ",") != it.want || c.Missing != 0 {
-			t.Errorf("%s: %v, %d missing, %v; want %s", it.name, c.Devices, c.Missing, err, it.want)
+		c = c.Complete(it.preferred)
+		got := strings.Join(c.Devices, ",")
+		if err != nil {
+			got = err.Error()
+		}
+		if got != it.want || c.Missing != 0 {
+			t.Errorf("%s: %s, %d missing; want %s", it.name, got, c.Missing, it.want)
 		}
 	}
 }
@@ -240,5 +256,47 @@ func TestCheck_RegistrationsAndEndpoints_AreRefusedWhereTheyAreWrong(t *testing.
 	var start *pod.StartError
 	if _, err := Choose(Ask{Resource: "x.com/gpu"}); !errors.As(err, &start) || start.Final {
 		t.Errorf("%v", err)
+	}
+}
+
+// The devices that admission reserves for a container are left to it. Containers that request them earlier get
+// others, also of its own pod, unless it uses them after they have exited.
+//
+// Shows: C-1.46.12
+func TestReserve_DevicesOfOthers_AreLeftToThem(t *testing.T) {
+	t.Parallel()
+	all := []pod.DeviceReservation{
+		{UID: "u", Container: "init", Resource: "x.com/gpu", Devices: []string{"a"}},
+		{UID: "u", Container: "c", Resource: "x.com/gpu", Devices: []string{"a", "b"}},
+		{UID: "v", Container: "c", Resource: "x.com/gpu", Devices: []string{"d"}},
+		{UID: "v", Container: "c", Resource: "x.com/nic", Devices: []string{"e"}},
+	}
+	for of, want := range map[[2]string]string{{"u", "init"}: "b,d", {"u", "c"}: "d", {"v", "c"}: "a,b", {"w", "c"}: "a,b,d"} {
+		got := slices.Sorted(maps.Keys(reservedFor(all, of[0], of[1], "x.com/gpu")))
+		if strings.Join(got, ",") != want {
+			t.Errorf("%v: %v, want %s", of, got, want)
+		}
+	}
+}
+
+// Supply shows the devices by NUMA node with the containers that have them, if the plugin names a node.
+//
+// Shows: C-1.46.11
+func TestSupply_DevicesHaveNodes_ShowsTheirLayout(t *testing.T) {
+	t.Parallel()
+	p := New(Config{})
+	p.resources["x.com/gpu"] = &resource{devices: map[string]Device{"a": {ID: "a", Healthy: true, NUMA: []int64{1}}, "b": {ID: "b"}}}
+	p.resources["x.com/nic"] = &resource{devices: listed("n")}
+	p.Adopt([]pod.DeviceHolder{{
+		UID: "u", Containers: map[string][]pod.DeviceAllocation{"c": {{Resource: "x.com/gpu", Devices: []string{"a"}}, {Resource: "x.com/nic", Devices: []string{"n"}}}},
+		Others: []pod.DeviceAllocation{{Resource: "x.com/gpu", Devices: []string{"b"}}},
+	}}, true)
+	supply := p.Supply()
+	if supply["x.com/nic"].Layout != nil {
+		t.Errorf("%+v", supply["x.com/nic"])
+	}
+	got, want := fmt.Sprintf("%+v", supply["x.com/gpu"].Layout), "&{Devices:map[a:{Healthy:true NUMA:[1]} b:{Healthy:false NUMA:[]}] Users:map[u:map[:[b] c:[a]]]}"
+	if got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

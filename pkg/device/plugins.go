@@ -66,6 +66,7 @@ type Plugins struct {
 	resources map[string]*resource
 	claims    claims
 	whole     bool // the claims of all pods are known
+	reserved  []pod.DeviceReservation
 	// advertised are the extended resources of other writers on the Node.
 	advertised v1.ResourceList
 }
@@ -225,6 +226,14 @@ func (p *Plugins) Keep(uid string, containers map[string]bool) {
 	}
 }
 
+// Reserve replaces the devices that admission reserves for containers which are not created yet. Other
+// containers get a reserved device only if no other device is left for them.
+func (p *Plugins) Reserve(all []pod.DeviceReservation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reserved = all
+}
+
 // Allocate returns the devices of a container that the caller is about to create: its earlier
 // devices, or else new ones. Until Keep frees them, no other container gets them, with one
 // exception: later containers of the pod may get the devices of an init container. An error is a
@@ -369,7 +378,8 @@ func (p *Plugins) ask(q pod.DeviceRequest, name string, number int) (Ask, pod.De
 	}
 	ask := Ask{
 		Resource: name, Number: number, Held: held.Devices, Reusable: mine.reusable(q.Want, q.Container, name),
-		InUse: p.claims.inUse(name), Devices: maps.Clone(r.devices), Registered: r.plugin != nil, Near: q.Near,
+		InUse: p.claims.inUse(name), Devices: maps.Clone(r.devices), Registered: r.plugin != nil,
+		Reserved: reservedFor(p.reserved, q.Want.UID(), q.Container, name), Near: q.Near, Only: q.Only,
 	}
 	if !p.whole {
 		ask.Unknown = "the devices of running containers are not known yet"
@@ -405,9 +415,59 @@ func (p *Plugins) Supply() map[v1.ResourceName]pod.DeviceSupply {
 				}
 			}
 		}
+		s.Layout = layout(r.devices, p.claims, name)
 		all[v1.ResourceName(name)] = s
 	}
 	return all
+}
+
+// layout returns the devices of a resource by NUMA node; nil if no device has a node.
+func layout(devices map[string]Device, of claims, name string) *pod.DeviceLayout {
+	if !hasNodes(devices) {
+		return nil
+	}
+	l := &pod.DeviceLayout{Devices: make(map[string]pod.DevicePlace, len(devices)), Users: make(map[string]map[string][]string)}
+	for id, d := range devices {
+		l.Devices[id] = pod.DevicePlace{Healthy: d.Healthy, NUMA: d.NUMA}
+	}
+	for uid, p := range of {
+		users := make(map[string][]string)
+		for container, list := range p.containers {
+			if a, ok := find(list, name); ok {
+				users[container] = a.Devices
+			}
+		}
+		for _, a := range p.others {
+			if a.Resource == name {
+				users[""] = append(users[""], a.Devices...)
+			}
+		}
+		if len(users) > 0 {
+			l.Users[uid] = users
+		}
+	}
+	return l
+}
+
+// reservedFor returns the devices of a resource that are reserved for other containers than this one.
+func reservedFor(all []pod.DeviceReservation, uid, container, resource string) map[string]bool {
+	others := make(map[string]bool)
+	var own []string
+	for _, r := range all {
+		switch {
+		case r.Resource != resource:
+		case r.UID == uid && r.Container == container:
+			own = r.Devices
+		default:
+			for _, id := range r.Devices {
+				others[id] = true
+			}
+		}
+	}
+	for _, id := range own {
+		delete(others, id) // a container that starts later uses it again
+	}
+	return others
 }
 
 // Healthy reports whether a device is healthy. As in the kubelet, a device that no plugin lists

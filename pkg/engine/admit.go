@@ -211,7 +211,7 @@ func (e *entry) schedulerIgnores() bool {
 // call judges the refused pods again, except those that were refused finally.
 func (l *loop) admit(ctx context.Context) {
 	node := l.node()
-	if node.CPUs = l.cpuState(); node.CPUs != nil {
+	if node.CPUs = l.cpuState(node.Devices); node.CPUs != nil {
 		l.placeAgain(node.CPUs)
 	}
 	l.admitOn(ctx, node)

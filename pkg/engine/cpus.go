@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/cpuset"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podview"
@@ -30,6 +32,21 @@ func (p *placements) equal(o *placements) bool {
 		return p == o
 	}
 	return p.uid == o.uid && maps.EqualFunc(p.byContainer, o.byContainer, pod.Placement.Equal)
+}
+
+// withoutCPUs returns the allocations without exclusive CPUs and NUMA memory; nil if none is left.
+func (p *placements) withoutCPUs() *placements {
+	rest := make(map[string]pod.Placement)
+	for name, has := range p.byContainer {
+		has.CPUs, has.Memory = "", nil
+		if !has.IsZero() {
+			rest[name] = has
+		}
+	}
+	if len(rest) == 0 {
+		return nil
+	}
+	return &placements{p.uid, rest}
 }
 
 // podCPUs has the exclusive CPUs and NUMA memory of a pod.
@@ -75,17 +92,22 @@ type placedSpec struct {
 
 // cpuState returns the allocations of all pods; nil if no policy allocates anything. In the result,
 // the exclusive CPUs of running containers are blocked for other pods, also without an allocation.
-func (l *loop) cpuState() *cpuset.State {
+// supply has the devices of plugins.
+func (l *loop) cpuState(supply map[v1.ResourceName]pod.DeviceSupply) *cpuset.State {
 	if l.cfg.CPUs == nil {
 		return nil
 	}
 	s := l.cfg.CPUs.State()
+	s.SetDevices(supply)
 	for _, e := range l.sorted() {
 		if e.ended || !e.admitted {
 			e.placed, e.unplaced = nil, refusal{} // another pod may get the CPUs
 		}
 		if l.missing(e) == "" {
 			putPlaced(s, e.placed)
+		}
+		if spec := e.counted(); spec != nil && e.placed != nil {
+			s.Settle(spec.Pod)
 		}
 		uid := e.nextUID()
 		if e.before != nil {
@@ -150,18 +172,22 @@ func (l *loop) missing(e *entry) string {
 
 // placeAgain allocates other CPUs and memory to pods that do not run and whose CPUs or NUMA nodes
 // the machine has lost. If that fails, the pod does not start, and each later admission tries
-// again.
+// again. It also reserves other devices for pods that do not run and have lost reserved ones.
 func (l *loop) placeAgain(s *cpuset.State) {
 	for _, e := range l.sorted() {
-		missing, spec := l.missing(e), e.counted()
-		if missing == "" && e.unplaced == (refusal{}) || e.want == nil || deleting(e.want) || spec == nil {
+		missing, spec, unplaced := l.missing(e), e.counted(), e.unplaced != (refusal{})
+		if missing == "" && !unplaced && !e.lacksDevices(s) || e.want == nil || deleting(e.want) || spec == nil {
 			continue
 		}
 		log := l.log.With("pod", e.key.String())
 		switch r := s.Admit(spec.Pod); {
 		case r == nil:
 			e.place(s, spec.UID())
-			log.Warn("Allocated other CPUs and memory to pod", "missing", missing)
+			if missing == "" && !unplaced {
+				log.Info("Reserved other devices for pod")
+			} else {
+				log.Warn("Allocated other CPUs and memory to pod", "missing", missing)
+			}
 		case missing != "":
 			text := "the machine no longer has " + missing + ", which the pod had exclusively: " + r.Message
 			e.placed, e.unplaced = nil, refusal{reason: r.Reason, message: text}
@@ -172,6 +198,13 @@ func (l *loop) placeAgain(s *cpuset.State) {
 		}
 		l.queueUpdate(e, true)
 	}
+}
+
+// lacksDevices reports whether an admitted pod that does not run has neither the devices that it requests nor
+// reserved ones.
+func (e *entry) lacksDevices(s *cpuset.State) bool {
+	spec := e.counted()
+	return e.admitted && !e.ended && !e.running && e.before == nil && spec != nil && s.LacksDevices(spec.Pod)
 }
 
 // place stores the allocations of admission for the containers of a pod.
@@ -210,10 +243,13 @@ func (l *loop) noteRuns(e *entry, r *report) {
 }
 
 // noteCPUs lets the mover move containers if the shared CPUs have changed, and writes the state
-// files if an allocation has changed.
+// files if an allocation has changed. It passes the reserved devices to the plugins.
 func (l *loop) noteCPUs(s *cpuset.State) {
 	if s == nil {
 		return
+	}
+	if l.cfg.Devices != nil {
+		l.cfg.Devices.Reserve(s.Reserved())
 	}
 	if shared := s.Shared(); shared != l.env.mover.current() {
 		l.env.mover.move(shared, l.movable())
@@ -289,8 +325,10 @@ func recordedPlaced(want *pod.Spec) *placements {
 func (l *loop) reviewPlaced() {
 	for _, key := range sortedKeys(l.orphans) {
 		o := l.orphans[key]
-		if l.cfg.CPUs == nil && !o.running {
-			o.placed = nil
+		if !l.cfg.CPUs.Reserves() && !o.running && o.placed != nil {
+			if o.placed = o.placed.withoutCPUs(); l.cfg.CPUs == nil {
+				o.placed = nil
+			}
 			l.orphans[key] = o
 		}
 		if o.Terminated() {

@@ -109,11 +109,12 @@ func (w *worker) allocateDevices(ctx context.Context, v plan.View, container str
 			cancel()
 		}
 	}
+	near, only := w.env.cpus.Near(v.Want.Placed[container])
 	var devices []pod.DeviceAllocation
 	err = w.call(ctx, w.env.starts.SlotTimeout(), news, func() (err error) {
 		defer activity.Begin(ctx, activity.Call{Kind: activity.Plugin, Name: "allocate devices", Target: container})()
 		devices, err = w.env.devices.Allocate(allocating, pod.DeviceRequest{
-			Want: v.Want, Container: container, Have: had, Replaces: replaces, Near: w.env.cpus.Near(v.Want.Placed[container]),
+			Want: v.Want, Container: container, Have: had, Replaces: replaces, Near: near, Only: only,
 		})
 		return err
 	})

@@ -3,7 +3,9 @@ package engine
 import (
 	"context"
 	"maps"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,8 +29,12 @@ type plugin struct {
 	flaps   bool // it is registered while there is no device
 	adopted []pod.DeviceHolder
 	asked   []map[string][]pod.DeviceAllocation
-	near    [][]int         // of each call of Allocate
-	kept    map[string]bool // the containers of the last call of Keep
+	near    [][]int // of each call of Allocate
+	only    []bool  // of each call of Allocate
+	layout  *pod.DeviceLayout
+	// reserved are the devices of the last call of Reserve with a reservation.
+	reserved []pod.DeviceReservation
+	kept     map[string]bool // the containers of the last call of Keep
 }
 
 func (p *plugin) plug(there bool) {
@@ -43,11 +49,37 @@ func (p *plugin) Changed() <-chan struct{} { return p.changed }
 func (p *plugin) Supply() map[v1.ResourceName]pod.DeviceSupply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := pod.DeviceSupply{Registered: p.there || p.flaps, Usable: 1}
+	s := pod.DeviceSupply{Registered: p.there || p.flaps, Usable: 1, Layout: p.layout}
 	if p.there || p.flaps {
 		s.Healthy = 1
 	}
 	return map[v1.ResourceName]pod.DeviceSupply{"x.com/gpu": s}
+}
+
+func (p *plugin) Reserve(all []pod.DeviceReservation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(all) > 0 {
+		p.reserved = all
+	}
+}
+
+// list changes the devices by NUMA node.
+func (p *plugin) list(devices map[string]pod.DevicePlace) {
+	p.mu.Lock()
+	p.layout = &pod.DeviceLayout{Devices: devices}
+	p.mu.Unlock()
+	p.changed <- struct{}{}
+}
+
+// reserves checks that the last reservation is one of a device for the container app.
+func (p *plugin) reserves(t *testing.T, device string) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if want := []pod.DeviceReservation{{UID: "uid-app", Container: "app", Resource: "x.com/gpu", Devices: []string{device}}}; !reflect.DeepEqual(p.reserved, want) {
+		t.Errorf("reserved %+v, want %+v", p.reserved, want)
+	}
 }
 
 func (p *plugin) Adopt(holders []pod.DeviceHolder, _ bool) {
@@ -65,6 +97,7 @@ func (p *plugin) Allocate(ctx context.Context, r pod.DeviceRequest) ([]pod.Devic
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked, p.near = append(p.asked, r.Have), append(p.near, r.Near)
+	p.only = append(p.only, r.Only)
 	if !p.there {
 		return nil, &pod.StartError{Reason: pod.ReasonWaitsForDevices, Err: context.DeadlineExceeded}
 	}
@@ -146,25 +179,36 @@ func TestDevices_PluginComesLate_PodWaitsAndKeepsItsDevices(t *testing.T) {
 	})
 }
 
+// twoNodes returns the allocator of a machine with two NUMA nodes of two CPUs, of which one is reserved.
+func twoNodes(t *testing.T, policy string) *cpuset.Allocator {
+	t.Helper()
+	of := cpuset.Machine{CPUs: map[int]cpuset.CPU{}, Nodes: []cpuset.Node{{ID: 0, Memory: 8 << 30}, {ID: 1, Memory: 8 << 30}}}
+	for id := range 4 {
+		of.CPUs[id] = cpuset.CPU{Core: id, Socket: id / 2, Node: id / 2}
+	}
+	a, err := cpuset.New(of, cpuset.Policy{CPU: "static", Topology: policy, Reservation: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// withGPU lets a pod of guaranteedPod request one device.
+func withGPU(p *v1.Pod) {
+	p.Spec.Containers[0].Resources.Limits["x.com/gpu"] = resource.MustParse("1")
+	p.Spec.Containers[0].Resources.Requests["x.com/gpu"] = resource.MustParse("1")
+}
+
 // Devices of a container with exclusive CPUs are chosen by the NUMA nodes of these CPUs.
+//
+// Shows: C-1.46.12
 func TestDevices_ContainerHasExclusiveCPUs_DevicesAreNearThem(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
-		of := cpuset.Machine{CPUs: map[int]cpuset.CPU{}, Nodes: []cpuset.Node{{ID: 0, Memory: 8 << 30}, {ID: 1, Memory: 8 << 30}}}
-		for id := range 4 {
-			of.CPUs[id] = cpuset.CPU{Core: id, Socket: id / 2, Node: id / 2}
-		}
-		a, err := cpuset.New(of, cpuset.Policy{CPU: "static", Topology: "best-effort", Reservation: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := newPlugin(m, true)
+		a, p := twoNodes(t, "best-effort"), newPlugin(m, true)
 		m.alter = func(c *Config) {
 			c.Devices, c.CPUs, c.SaveCPUs = p, a, func(map[string][]byte) error { return nil }
 		}
-		m.src.set(mkpod("app", guaranteedPod("2"), func(p *v1.Pod) { // node 0 has one CPU that is not reserved
-			p.Spec.Containers[0].Resources.Limits["x.com/gpu"] = resource.MustParse("1")
-			p.Spec.Containers[0].Resources.Requests["x.com/gpu"] = resource.MustParse("1")
-		}))
+		m.src.set(mkpod("app", guaranteedPod("2"), withGPU)) // node 0 has one CPU that is not reserved
 		m.arrive()
 		m.pass(time.Minute)
 		m.expect("app", "Running", true)
@@ -172,6 +216,59 @@ func TestDevices_ContainerHasExclusiveCPUs_DevicesAreNearThem(t *testing.T) {
 		defer p.mu.Unlock()
 		if len(p.near) != 1 || !slices.Equal(p.near[0], []int{1}) {
 			t.Errorf("devices near NUMA nodes %v", p.near)
+		}
+	})
+}
+
+// The device is on NUMA node 1, and so are the CPUs of the pod that requests it. Admission reserves the device
+// until the container has it, and another one if the first one is not healthy any more. The next agent reads
+// the node and the device in the record.
+//
+// Shows: C-1.46.9, C-1.46.11, C-1.46.12
+func TestDevices_TopologyPolicy_AdmissionChoosesTheNodeOfTheDevice(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		a, p := twoNodes(t, "single-numa-node"), newPlugin(m, true)
+		p.layout = &pod.DeviceLayout{Devices: map[string]pod.DevicePlace{"d1": {Healthy: true, NUMA: []int64{1}}}}
+		m.alter = func(c *Config) {
+			c.Devices, c.CPUs, c.SaveCPUs = p, a, func(map[string][]byte) error { return nil }
+		}
+		p.there, p.flaps = false, true // the plugin has no device for the container yet
+		app, two := mkpod("app", guaranteedPod("1"), withGPU), mkpod("two", guaranteedPod("2"))
+		m.src.set(app)
+		m.arrive()
+		m.pass(time.Minute)
+		p.reserves(t, "d1")
+		p.list(map[string]pod.DevicePlace{"d1": {NUMA: []int64{1}}, "d2": {Healthy: true, NUMA: []int64{1}}})
+		m.pass(time.Minute)
+		p.reserves(t, "d2")
+		m.leave()
+		p.list(map[string]pod.DevicePlace{"d1": {Healthy: true, NUMA: []int64{1}}, "d2": {Healthy: true, NUMA: []int64{1}}})
+		m.arrive()
+		m.pass(time.Minute)
+		p.reserves(t, "d2")
+		m.src.set(app, two)
+		m.pass(time.Minute)
+		if got := m.stands("two"); !strings.Contains(got, "TopologyAffinityError") || !strings.Contains(got, "Resources cannot be allocated with Topology locality") {
+			t.Errorf("two: %s", got)
+		}
+		p.plug(true)
+		m.pass(time.Minute)
+		m.expect("app", "Running", true)
+		if got := cpusOf(m, "app"); got != "2@" {
+			t.Errorf("app runs on %s", got)
+		}
+		if note := m.rt.ContainerConfig(app.Key, "app").Annotations[pod.AnnotationPlacement]; note != `{"cpus":"2","numa":[1]}` {
+			t.Errorf("annotation %s", note)
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for i, near := range p.near {
+			if !slices.Equal(near, []int{1}) || !p.only[i] {
+				t.Errorf("call %d: devices near NUMA nodes %v, no others: %t", i, near, p.only[i])
+			}
+		}
+		if len(p.near) < 3 {
+			t.Errorf("%d calls", len(p.near))
 		}
 	})
 }

@@ -124,7 +124,8 @@ type Config struct {
 	Before map[pod.Key]v1.PodStatus
 
 	Node plan.Node
-	// CPUs allocates exclusive CPUs and NUMA memory to containers; nil: no policy does.
+	// CPUs allocates exclusive CPUs and NUMA memory to containers, and aligns their devices with these; nil:
+	// no policy does.
 	CPUs *cpuset.Allocator
 	// SaveCPUs writes the state files (cpuset.State.Files); nil: they are not written.
 	SaveCPUs func(files map[string][]byte) error

@@ -22,7 +22,7 @@ type workerEnv struct {
 	cgroups Cgroups           // nil: pods have no cgroups of their own
 	users   Users             // nil: no pod has users of its own
 	devices Devices           // nil: no plugin serves devices
-	cpus    *cpuset.Allocator // nil: no policy allocates exclusive CPUs or NUMA memory
+	cpus    *cpuset.Allocator // nil: no policy allocates exclusive CPUs or NUMA memory, or aligns devices
 	claims  Claims            // nil: no driver prepares claims
 	records Records
 	hooks   hookRunner

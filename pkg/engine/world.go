@@ -119,6 +119,8 @@ type Devices interface {
 	Supply() map[v1.ResourceName]pod.DeviceSupply
 	// Adopt adds pods that have devices already. whole says that none is missing.
 	Adopt(holders []pod.DeviceHolder, whole bool)
+	// Reserve replaces the devices that admission reserves for containers which are not created yet.
+	Reserve(all []pod.DeviceReservation)
 	// Allocate returns the devices of a container that is about to be created: those that it
 	// had, else new ones. It may take as long as a plugin needs.
 	Allocate(ctx context.Context, r pod.DeviceRequest) ([]pod.DeviceAllocation, error)

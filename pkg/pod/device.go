@@ -57,9 +57,11 @@ type DeviceRequest struct {
 	Have map[string][]DeviceAllocation
 	// Replaces says that the container replaces one of the same spec.
 	Replaces bool
-	// Near are the NUMA nodes of the container's exclusive CPUs and NUMA memory. It gets devices of these
-	// nodes first. It is empty if the topology policy aligns nothing.
+	// Near are the NUMA nodes that admission chose for the container (Placement.NUMA): it gets devices of
+	// these nodes first. It is empty if the topology policy aligns nothing. With Only, the container
+	// gets no other devices.
 	Near []int
+	Only bool
 }
 
 // DeviceHolder is a pod whose containers have devices.
@@ -79,6 +81,30 @@ type DeviceSupply struct {
 	Registered bool // a plugin is connected
 	Healthy    int  // devices
 	Usable     int  // healthy devices, and others that containers have
+	// Layout has the devices by NUMA node; nil: the plugin lists no device with a NUMA node.
+	Layout *DeviceLayout
+}
+
+// DeviceLayout has the devices of one resource, and the containers that have them.
+type DeviceLayout struct {
+	Devices map[string]DevicePlace // all devices that the plugin lists, by ID
+	// Users has the devices of containers, by the UID of the pod and the name of the container. The name ""
+	// stands for DeviceHolder.Others.
+	Users map[string]map[string][]string
+}
+
+// DevicePlace is a device of a DeviceLayout.
+type DevicePlace struct {
+	Healthy bool
+	NUMA    []int64 // its NUMA nodes; empty: unknown
+}
+
+// DeviceReservation has the devices of one resource that admission reserves for a container. The
+// container is not created yet.
+type DeviceReservation struct {
+	UID, Container string
+	Resource       string
+	Devices        []string
 }
 
 // ExtendedResource reports whether a resource has a domain of its own, not Kubernetes': device

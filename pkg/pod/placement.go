@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -8,11 +9,17 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Placement has the exclusive CPUs and the NUMA memory of a container (package cpuset).
+// Placement has the exclusive CPUs and the NUMA memory of a container, and where it gets its devices
+// (package cpuset).
 type Placement struct {
 	CPUs   string  `json:"cpus,omitempty"`   // exclusive CPUs, as "2-3,8"
 	Memory []Block `json:"memory,omitempty"` // NUMA memory, by NUMA nodes
 	Shared string  `json:"shared,omitempty"` // the CPUs of the shared pool, for containers without exclusive CPUs
+	// NUMA has the NUMA nodes that the topology policy chose for a container with devices of plugins.
+	NUMA []int `json:"numa,omitempty"`
+	// Devices has the devices that admission reserves for a container, by resource. When the agent
+	// creates the container, it can get other devices of the same NUMA nodes.
+	Devices map[string][]string `json:"devices,omitempty"`
 }
 
 // Allocation has the exclusive CPUs, the NUMA memory and the devices of a container.
@@ -29,15 +36,19 @@ type Block struct {
 	Size         uint64          `json:"size"`
 }
 
-// IsZero reports whether the container shares all CPUs and all memory of the node.
-func (p Placement) IsZero() bool { return p.CPUs == "" && p.Shared == "" && len(p.Memory) == 0 }
+// IsZero reports whether the container shares all CPUs and all memory of the node, and gets devices of
+// any NUMA node.
+func (p Placement) IsZero() bool {
+	return p.CPUs == "" && p.Shared == "" && len(p.Memory) == 0 && len(p.NUMA) == 0 && len(p.Devices) == 0
+}
 
-// Equal reports whether two containers have the same CPUs and memory.
+// Equal reports whether two containers have the same CPUs, memory and devices.
 func (p Placement) Equal(o Placement) bool {
 	same := func(a, b Block) bool {
 		return a.Type == b.Type && a.Size == b.Size && slices.Equal(a.NUMAAffinity, b.NUMAAffinity)
 	}
-	return p.CPUs == o.CPUs && p.Shared == o.Shared && slices.EqualFunc(p.Memory, o.Memory, same)
+	return p.CPUs == o.CPUs && p.Shared == o.Shared && slices.EqualFunc(p.Memory, o.Memory, same) &&
+		slices.Equal(p.NUMA, o.NUMA) && maps.EqualFunc(p.Devices, o.Devices, slices.Equal[[]string])
 }
 
 // Mems returns the NUMA nodes of the memory as the kernel takes them, "" for any.
@@ -75,9 +86,11 @@ func (s *Spec) HasOwnCPUs() bool {
 	return false
 }
 
-// Placement returns where the container of the request runs.
+// Placement returns where the container of the request runs. It leaves out the reserved devices: a
+// created container has its devices in an annotation of their own.
 func (r CreateRequest) Placement() Placement {
 	p := r.Want.Placed[r.Container]
+	p.Devices = nil
 	if p.CPUs == "" {
 		p.Shared = r.SharedCPUs
 	}

@@ -88,8 +88,8 @@ type Spec struct {
 	// DependsOn is the conditions for the start of this pod, from annotation
 	// AnnotationDependsOn; the pods it names stop after it.
 	DependsOn []Dependency
-	// Placed has the exclusive CPUs and NUMA memory of containers, by name. Admission decides it;
-	// no source sets it, and no hash covers it.
+	// Placed has the exclusive CPUs, NUMA memory and reserved devices of containers, by name. Admission
+	// decides it; no source sets it, and no hash covers it.
 	Placed map[string]Placement
 }
 

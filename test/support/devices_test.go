@@ -19,6 +19,8 @@ func (gpus) Supply() map[v1.ResourceName]pod.DeviceSupply {
 	return map[v1.ResourceName]pod.DeviceSupply{"example/gpu": {Registered: true, Healthy: 4, Usable: 4}}
 }
 
+func (gpus) Reserve([]pod.DeviceReservation) {}
+
 func (gpus) Adopt([]pod.DeviceHolder, bool) {}
 
 func (gpus) Allocate(_ context.Context, q pod.DeviceRequest) ([]pod.DeviceAllocation, error) {

@@ -10,13 +10,13 @@ import (
 
 // Pod returns a pod. "a=2" is a container with two CPUs, "i:a=2" an init container, "s:a=2" a
 // sidecar. Each has 1 GiB of memory, or "a=2/4Gi", and "a=2/4Gi/64Mi" has huge pages of 2 MiB, too.
-// "a=2<4" has a larger limit of CPUs than its request.
+// "a=2<4" has a larger limit of CPUs than its request. "a=2+gpu:1+nic:2" has devices of x.com/gpu and x.com/nic.
 func Pod(uid string, list ...string) *v1.Pod {
 	p := &v1.Pod{}
 	p.UID, p.Name = types.UID(uid), uid
 	for _, text := range list {
 		kind, rest, named := strings.Cut(text, ":")
-		if !named {
+		if !named || kind != "i" && kind != "s" {
 			kind, rest = "", text
 		}
 		c := container(rest)
@@ -35,7 +35,8 @@ func Pod(uid string, list ...string) *v1.Pod {
 }
 
 func container(text string) v1.Container {
-	name, asks, _ := strings.Cut(text, "=")
+	words := strings.Split(text, "+")
+	name, asks, _ := strings.Cut(words[0], "=")
 	cpu, memory, has := strings.Cut(asks, "/")
 	if !has {
 		memory = "1Gi"
@@ -45,6 +46,10 @@ func container(text string) v1.Container {
 	list := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
 	if huge {
 		list["hugepages-2Mi"] = resource.MustParse(pages)
+	}
+	for _, word := range words[1:] {
+		of, n, _ := strings.Cut(word, ":")
+		list[v1.ResourceName("x.com/"+of)] = resource.MustParse(n)
 	}
 	c := v1.Container{Name: name, Resources: v1.ResourceRequirements{Limits: list, Requests: list.DeepCopy()}}
 	if higher {

@@ -102,6 +102,9 @@ func (c *Case) Text() string {
 func Show(has map[string]pod.Placement, shared string) string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(has)) {
+		if has[name].CPUs == "" && len(has[name].Memory) == 0 {
+			continue // it has devices alone
+		}
 		word := name + "=" + has[name].CPUs
 		blocks := slices.Clone(has[name].Memory)
 		slices.SortFunc(blocks, func(a, b pod.Block) int { return strings.Compare(string(a.Type), string(b.Type)) })
