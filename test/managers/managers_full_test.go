@@ -1,6 +1,6 @@
 //go:build full
 
-// Package managers compares package cpuset with the CPU, memory and topology managers of the kubelet
+// Package managers compares package cpuset with the CPU, memory, device and topology managers of the kubelet
 // (hack/kubelet/managers), on drawn machines and pods.
 package managers
 
@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -47,6 +48,7 @@ type (
 		TopologyOptions map[string]string
 		Scope           string
 		Reservation     v1.ResourceList
+		Devices         map[string][]listed
 		Steps           []step
 	}
 	numaNode struct {
@@ -69,6 +71,11 @@ type (
 	cache struct {
 		ID int `json:"id"`
 	}
+	listed struct {
+		ID      string
+		Healthy bool
+		NUMA    []int64
+	}
 	step struct {
 		Add     *v1.Pod
 		Remove  string
@@ -82,10 +89,24 @@ type (
 			Type  v1.ResourceName
 			Size  uint64
 		}
-		Shared string
-		Files  map[string]string
+		Devices map[string]map[string][]string
+		Shared  string
+		Files   map[string]string
 	}
 )
+
+// ownMounts are the attributes of a process with mounts of its own. The device manager of the kubelet has
+// its files in a fixed directory.
+func ownMounts() *syscall.SysProcAttr {
+	if os.Getuid() == 0 {
+		return &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS} // its mounts become private, too
+	}
+	return &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWNS | syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+	}
+}
 
 // start builds and starts the kubelet's managers.
 func start(t *testing.T) *theirs {
@@ -98,7 +119,7 @@ func start(t *testing.T) *theirs {
 		t.Fatalf("%v: %v: %s", build.Args, err, out)
 	}
 	cmd := exec.CommandContext(t.Context(), program)
-	cmd.Stderr = os.Stderr
+	cmd.Stderr, cmd.SysProcAttr = os.Stderr, ownMounts()
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

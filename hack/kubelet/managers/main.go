@@ -1,4 +1,4 @@
-// Command managers runs the CPU, memory and topology managers of the kubelet on described machines.
+// Command managers runs the CPU, memory, device and topology managers of the kubelet on described machines.
 // test/managers compares package cpuset with it.
 //
 // It reads a Case in JSON from each line of stdin, and writes an Answer to each step of it, one line
@@ -26,6 +26,7 @@ import (
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	"k8s.io/kubernetes/pkg/kubelet/cm/containermap"
 	"k8s.io/kubernetes/pkg/kubelet/cm/cpumanager"
+	"k8s.io/kubernetes/pkg/kubelet/cm/devicemanager"
 	"k8s.io/kubernetes/pkg/kubelet/cm/memorymanager"
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
 	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
@@ -45,6 +46,7 @@ type Case struct {
 	TopologyOptions map[string]string
 	Scope           string
 	Reservation     v1.ResourceList
+	Devices         map[string][]Device // by resource; nil: there is no device manager
 	Steps           []Step
 }
 
@@ -61,6 +63,7 @@ type Answer struct {
 	Error   string // the managers do not start, or one panicked
 	CPUs    map[string]string
 	Memory  map[string][]Block
+	Devices map[string]map[string][]string // IDs by container and resource, sorted
 	Shared  string
 	Files   map[string]string
 }
@@ -105,6 +108,7 @@ type node struct {
 	topology topologymanager.Manager
 	cpus     cpumanager.Manager
 	memory   memorymanager.Manager
+	devices  *devicemanager.ManagerImpl // nil: there are no devices
 }
 
 // run does the steps of a case until the managers cannot start or panic.
@@ -115,6 +119,10 @@ func run(c *Case) (answers []Answer) {
 	}
 	defer os.RemoveAll(dir)
 	n := &node{Case: c, dir: dir}
+	defer n.stop()
+	if c.Devices != nil {
+		ownDirectory()
+	}
 	if err := n.start(); err != nil {
 		return []Answer{{Error: err.Error()}}
 	}
@@ -183,6 +191,12 @@ func (n *node) start() (err error) {
 	if err := n.memory.Start(ctx, n.pods, n, n, n, containermap.NewContainerMap()); err != nil {
 		return err
 	}
+	if n.Devices != nil {
+		if err := n.startDevices(ctx, machine); err != nil {
+			return err
+		}
+		n.topology.AddHintProvider(logr.Discard(), n.devices)
+	}
 	n.topology.AddHintProvider(logr.Discard(), n.cpus)
 	n.topology.AddHintProvider(logr.Discard(), n.memory)
 	return nil
@@ -222,7 +236,7 @@ func (n *node) step(s Step) (a Answer) {
 
 // shown returns the allocations of a pod that was admitted, and the state of the node.
 func (n *node) shown(p *v1.Pod) Answer {
-	a := Answer{CPUs: map[string]string{}, Memory: map[string][]Block{}, Files: map[string]string{}}
+	a := Answer{CPUs: map[string]string{}, Memory: map[string][]Block{}, Files: map[string]string{}, Devices: n.devicesOf(p)}
 	uid := string(p.UID)
 	for name, set := range n.cpus.State().GetCPUAssignments()[uid] {
 		a.CPUs[name] = set.String()
