@@ -204,9 +204,9 @@ func (r *Report) Result(name string) string {
 
 // Everywhere is the table of differences in every pod; counted adds a column with their number.
 func (r *Report) Everywhere(counted bool) string {
-	head, lines := "| what | why |\n|---|---|\n", []string(nil)
+	head, lines := "| difference | reason |\n|---|---|\n", []string(nil)
 	if counted {
-		head = "| what | how many | why |\n|---|---|---|\n"
+		head = "| difference | number | reason |\n|---|---|---|\n"
 	}
 	for _, e := range r.Explanations {
 		if !e.Everywhere() || len(r.Found[e]) == 0 {
@@ -223,7 +223,7 @@ func (r *Report) Everywhere(counted bool) string {
 	if len(lines) == 0 {
 		return ""
 	}
-	return "## Different in every pod, and not said again below\n\n" + head + strings.Join(lines, "") + "\n"
+	return "## Differences in every pod\n\nThe tables below do not repeat these.\n\n" + head + strings.Join(lines, "") + "\n"
 }
 
 // Print writes the differences that a person must check: those without an explanation. For a whole
