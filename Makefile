@@ -1,5 +1,5 @@
-# make help lists the targets. A line "##@ GROUP" begins a group of them, a line
-# "## TARGET: TEXT" is one.
+# make help lists the targets. A line "##@ GROUP" begins a group, and each line
+# "## TARGET: TEXT" describes one target.
 
 SHELL := /bin/bash
 GO ?= go
@@ -17,7 +17,7 @@ EMBED := pkg/bundle/bundle.tar.zst
 .DEFAULT_GOAL := build
 
 ##@ Start here
-## demo: build nodectl, run the examples on it, edit two, take all down again (root)
+## demo: build nodectl, run the examples, edit two of them, and remove everything (root)
 .PHONY: demo
 demo: build images
 	hack/demo
@@ -28,12 +28,12 @@ demo: build images
 build: slim bundle
 	$(BUILD) -tags $(TAGS),bundle -o bin/nodectl .
 
-## slim: build bin/nodectl-slim alone, which needs nothing but Go
+## slim: build only bin/nodectl-slim, without a container runtime; needs only Go
 .PHONY: slim
 slim:
 	$(BUILD) -tags $(TAGS) -o bin/nodectl-slim .
 
-## bundle: build the container runtime, in bin/bundle
+## bundle: build the bundled container runtime in bin/bundle
 .PHONY: bundle
 bundle: sysdeps
 	hack/bundle/build --embed $(EMBED)
@@ -54,7 +54,7 @@ cross:
 	hack/cross
 
 ##@ Test
-# A program of its own, not a child of go run, which would not pass SIGTERM on.
+# make runs the binary itself: go run would not pass SIGTERM to it.
 TESTS = CGO_ENABLED=0 $(GO) build -trimpath -o bin/run-tests ./hack/test && exec bin/run-tests
 
 ## test: run the first tier, as CI does (root, ten minutes)
@@ -63,14 +63,14 @@ test:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin
 	@$(TESTS)
 
-## test-full: run the full tier: slow tests, fuzzing, other systems, release (root, two hours)
+## test-full: run the full tier: slow tests, fuzzing, cross builds, release checks (root, two hours)
 .PHONY: test-full
 test-full:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin csi-bin dra-bin
 	@hack/e2enode/build
 	@$(TESTS) -tier full -lanes 2 -timeout 2h -report docs/test-full.md
 
-## test-full-again: run what failed in the last run of the full tier (root)
+## test-full-again: run the failed and interrupted tests of the last test-full again (root)
 .PHONY: test-full-again
 test-full-again:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin csi-bin dra-bin
@@ -85,7 +85,7 @@ ROOTLESS = ./cmd/... ./docs/... $(shell $(GO) list ./pkg/... | grep -vE '/pkg/(c
 test-rootless:
 	@CGO_ENABLED=0 $(GO) test -trimpath -tags $(TAGS) -ldflags '-s -w' $(ROOTLESS)
 
-## fuzz: run every fuzz target for FUZZTIME: a number of inputs (3000x) or a time (30s)
+## fuzz: run every fuzz target; FUZZTIME is a number of inputs (3000x) or a time (30s)
 FUZZTIME ?= 3000x
 .PHONY: fuzz
 fuzz:
@@ -96,7 +96,7 @@ fuzz:
 test-vm: build images
 	hack/vm/run ''
 
-## lint: run golangci-lint, as make test does
+## lint: run golangci-lint; make test includes it
 .PHONY: lint
 lint:
 	hack/lint
@@ -122,17 +122,17 @@ kubelet-bin:
 csi-bin:
 	@hack/csi/build
 
-## parity: compare with the real kubelet, for docs/fidelity.md (root, minutes)
+## parity: compare nodectl with the real kubelet, for docs/fidelity.md (root, minutes)
 .PHONY: parity
 parity: bundle kubelet-bin test-cluster-bin
 	$(GO) run ./test/parity -out docs/fidelity.md
 
-## bench-kubelet: measure against the real kubelet, for docs/benchmarks.md (root)
+## bench-kubelet: measure nodectl and the real kubelet, for docs/benchmarks.md (root)
 .PHONY: bench-kubelet
 bench-kubelet: bundle images kubelet-bin
 	$(GO) run ./test/benchkubelet --docs
 
-## parity-cluster: compare as nodes of a cluster, for docs/fidelity-cluster.md (root, minutes)
+## parity-cluster: compare both as nodes of a cluster, for docs/fidelity-cluster.md (root, minutes)
 .PHONY: parity-cluster
 parity-cluster: bundle kubelet-bin test-cluster-bin
 	$(GO) run ./test/paritycluster -write
@@ -150,7 +150,7 @@ e2e-node: slim bundle kubelet-bin test-cluster-bin
 	@hack/e2enode/build
 	$(GO) run ./test/e2enode -shard $(SHARD) $(E2E_NODE)
 
-## bench-cluster: measure as nodes of a cluster, for docs/benchmarks.md (root)
+## bench-cluster: measure both as nodes of a cluster, for docs/benchmarks.md (root)
 .PHONY: bench-cluster
 bench-cluster: bundle images kubelet-bin test-cluster-bin
 	$(GO) run ./test/benchcluster --docs
@@ -183,7 +183,7 @@ SOAK_DISK ?= --fill 200
 soak-disk: bundle images
 	$(GO) run ./test/soak --out bin/soak-disk $(SOAK_DISK)
 
-## soak-devices: kill agents at each step of the use of devices, for docs/soak-devices.md (root, minutes)
+## soak-devices: kill agents after writes and calls while pods use devices, for docs/soak-devices.md (root, minutes)
 SOAK_DEVICES ?= -kills 1000 -reboots 50 -docs
 .PHONY: soak-devices
 soak-devices:
@@ -207,7 +207,7 @@ session: build images
 	hack/session/record
 
 ##@ Other
-## clean: remove all that was built
+## clean: remove all build output (bin)
 .PHONY: clean
 clean:
 	rm -rf bin $(EMBED)
@@ -221,7 +221,7 @@ help:
 		/^## [a-z-]+: / { name = $$2; sub(/:$$/, "", name); text = $$0; sub(/^## [a-z-]+: /, "", text); printf "  %-15s %s\n", name, text }' \
 		$(firstword $(MAKEFILE_LIST))
 
-# Installs system packages that Go does not provide; silent if all are there.
+# Installs missing system packages; prints nothing if none is missing.
 .PHONY: sysdeps
 sysdeps:
 	@hack/sysdeps

@@ -73,8 +73,8 @@ type batch struct {
 	packages []pkg
 }
 
-// compile compiles the tests of the tier into out. It hands over the jobs that run them: the early
-// ones when they can run, and the others when all are compiled.
+// compile compiles the tests of the tier into out. It passes on the jobs that run them: the early
+// ones as soon as they can run, and the others when all are compiled.
 func compile(ctx context.Context, o options, out string, ready func([]job)) error {
 	tool := filepath.Join(out, "test2json")
 	if err := command(ctx, ".", []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", tool, "cmd/test2json").Run(); err != nil {
@@ -278,15 +278,15 @@ func (b batch) compile(ctx context.Context, o options) error {
 	return nil
 }
 
-// seldom makes go, the compiler, the linker and the tests of product code collect their garbage a
-// quarter as often, unless the caller says otherwise. A heap beyond the limit collects as usual. The
-// suites do not get it: the agents that they start have the memory of a real one.
+// seldom lets go, the compiler, the linker and the tests of product code collect garbage a quarter
+// as often, unless the caller sets other values. Above the memory limit they collect as usual. The
+// suites do not get these settings, because their agents must use as much memory as in production.
 func seldom() []string {
 	return []string{"GOGC=" + cmp.Or(os.Getenv("GOGC"), "400"), "GOMEMLIMIT=" + cmp.Or(os.Getenv("GOMEMLIMIT"), "2GiB")}
 }
 
 // hugeShadow has the race detector use huge pages for its shadow memory. The first access to a page
-// costs more than the check itself, above all in a virtual machine and in short tests.
+// takes longer than the check itself, above all in a virtual machine and in short tests.
 func hugeShadow() string {
 	return "GORACE=" + strings.TrimSpace(os.Getenv("GORACE")+" no_huge_pages_for_shadow=0")
 }

@@ -25,8 +25,8 @@ func openStore(o options) store {
 	return store(filepath.Join(dir, "nodectl", "tests"))
 }
 
-// restore puts the kept binaries into an empty directory. A failure costs the run time and nothing
-// else.
+// restore copies the kept binaries into an empty directory. After a failure the run only takes
+// longer.
 func (s store) restore(out string) {
 	for _, name := range s.names() {
 		if link(filepath.Join(string(s), name), filepath.Join(out, name)) != nil {
@@ -35,8 +35,8 @@ func (s store) restore(out string) {
 	}
 }
 
-// keep adds the named binaries of out. All others go if the names are complete. The caller has run
-// the binaries before: most of their content is on the disk.
+// keep adds the named binaries of out. If the names are complete, it removes all others. The caller
+// has run the binaries before, so most of their content is on the disk.
 func (s store) keep(out string, names []string, complete bool) error {
 	if s == "" {
 		return nil
@@ -122,7 +122,7 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(one, other)
 }
 
-// syncDisk writes what the file system of dir has in memory.
+// syncDisk writes the cached data of dir's file system to the disk.
 func syncDisk(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -4,16 +4,16 @@
 //	go run ./hack/test [flags] [PATTERN...]
 //
 // The first tier (the default) runs every test that is compiled without the build tag
-// "full". The full tier (-tier full) runs exactly the tests that the tag adds, and the
-// fuzz targets, cross compilation, release checks, a subset of Kubernetes' node suite and the site
-// beside them. PATTERN restricts
-// either tier to packages whose path contains it. With -again, the failures of the newest run
-// on a page run again, and the packages and steps that an interruption stopped. SIGINT and SIGTERM
-// interrupt a run: it stops its tests, and writes the page of the results so far.
+// "full". The full tier (-tier full) runs the tests that the tag adds, and those of some packages
+// under the race detector. It also runs the fuzz targets, cross compilation, release checks, a
+// subset of Kubernetes' node suite, and the build of the site. PATTERN restricts either tier to
+// packages whose path contains it. -again repeats the failures of the newest run on a page, and
+// the packages and steps that an interruption stopped. SIGINT and SIGTERM interrupt a run: it
+// stops its tests, and writes the page of the results so far.
 //
-// Several test binaries run at once, each in a mount and a network namespace of its own: suites
-// that write to the packet filter or to /run do not meet. The two longest suites are compiled
-// first. They wait most of the time, and run while all cores compile the others.
+// Several test binaries run at once. Each has its own mount and network namespace, so suites that
+// write to the packet filter or to /run do not affect each other. The two longest suites are
+// compiled first. They wait most of the time, and run while all cores compile the others.
 package main
 
 import (
@@ -64,12 +64,12 @@ func main() {
 	}
 }
 
-// run does everything, and reports whether no test failed.
+// run compiles and runs the tier, and reports whether no test failed.
 func run(ctx context.Context, o options) (ok bool, err error) {
 	if os.Geteuid() != 0 {
 		return false, errors.New("the tests start containers and need root; without root run: make test-rootless")
 	}
-	// The caller may set it for this program. Steps and tests decide for themselves.
+	// The caller may set it for this program. Steps and tests have their own value.
 	if err := os.Unsetenv("CGO_ENABLED"); err != nil {
 		return false, err
 	}
@@ -157,13 +157,13 @@ func (s *summary) runAll(ctx context.Context, o options, out string) error {
 	return err
 }
 
-// whole is a file of bin/test that is there while no compilation is under way or was broken off.
+// whole is a file of bin/test. It is absent during a compilation, and after an interrupted one.
 const whole = ".whole"
 
-// prepare leaves the test binaries of the last run, which go links again only if they have
-// changed, and removes its logs. It takes the kept binaries instead after a run that was killed
-// while it compiled, and if there was none: go recognises a binary by its first bytes, and the rest
-// may be missing.
+// prepare removes the logs of the last run and leaves its test binaries: go links only changed
+// ones again. Without a last run, or if it was killed while it compiled, prepare restores the kept
+// binaries. go recognises a binary by its first bytes, so it may not notice that the rest is
+// missing.
 func prepare(out string, kept store) error {
 	if err := os.Remove(filepath.Join(out, whole)); err != nil {
 		err := os.RemoveAll(out)
@@ -177,7 +177,7 @@ func prepare(out string, kept store) error {
 	return err
 }
 
-// lock keeps a second run from removing bin/test under the first.
+// lock prevents a second run from removing bin/test during the first run.
 func lock(name string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return nil, err
@@ -198,7 +198,7 @@ func lock(name string) (unlock func(), err error) {
 
 // steps are the parts of a tier that are programs of their own.
 func steps(o options, out string) []job {
-	// With empty caches, or beside a test of an hour, each takes half its limit at most.
+	// With empty caches, or during a test of an hour, each takes at most half its limit.
 	list := []job{{name: "lint", limit: 30 * time.Minute, command: []string{"hack/lint"}}}
 	if o.tier == "full" {
 		list = []job{

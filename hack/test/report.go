@@ -33,7 +33,7 @@ type summary struct {
 	binaries  []string // of the tests, relative to bin/test
 }
 
-// interrupted counts the jobs that the end of the run has stopped, or kept from beginning.
+// interrupted counts the jobs that the end of the run has stopped, or that it did not begin.
 func (s summary) interrupted() (n int) {
 	for _, r := range s.results {
 		if r.interrupted {
@@ -125,8 +125,8 @@ func (s summary) print(w io.Writer) {
 	fmt.Fprintln(w, s.result())
 }
 
-// printLanes prints when each lane had no job any more: a lane that ends long before the others
-// means that a long job started too late.
+// printLanes prints the time at which each lane had no further job. If a lane ends long before the
+// others, a long job started too late.
 func (s summary) printLanes(w io.Writer) {
 	if len(s.lanes) == 0 {
 		return
@@ -206,8 +206,8 @@ func (s summary) lines() []string {
 // recorded are the files that the step e2e-node of a run writes: results of Kubernetes' node suite.
 var recorded = []string{"docs/conformance.md", "test/e2enode/results"}
 
-// revisionOf names the commit of a repository as Markdown, and says when files other than
-// the page and recorded differ from it.
+// revisionOf returns the commit of a repository as Markdown. It adds a note if files other than the
+// page and recorded differ from the commit.
 func revisionOf(ctx context.Context, dir, page string) (string, error) {
 	git := func(args ...string) (string, error) {
 		text, err := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()

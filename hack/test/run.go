@@ -41,8 +41,7 @@ type result struct {
 	tests  []test   // top-level tests, and subtests that failed or were skipped
 	output []string // of each failure
 	notes  []string
-	// interrupted says that the end of the run kept the job from its end. What has ended counts, and
-	// nothing else does.
+	// interrupted means that the end of the run stopped the job. Only its completed tests count.
 	interrupted bool
 	unended     int // tests that have begun and not ended: the last ones of tests
 }
@@ -62,7 +61,7 @@ type lane struct {
 	took time.Duration // until that ended
 }
 
-// A queue hands jobs to lanes, the longest of those that are there first.
+// A queue gives the lanes their jobs, the longest queued one first.
 type queue struct {
 	tier string
 
@@ -86,7 +85,7 @@ func (q *queue) add(jobs ...job) {
 	q.more.Broadcast()
 }
 
-// close says that no job follows.
+// close marks the queue as complete: no job follows.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -154,8 +153,8 @@ const leaveTime = 30 * time.Second
 // run runs the job until it ends, exceeds its limit, or ctx ends. A job is a background
 // process group: the terminal's SIGINT does not reach it, the end of ctx sends it SIGTERM.
 // SIGTERM ends a Go test binary without its cleanups, and a daemon such as containerd has
-// left the group. So whatever the job has left is killed, its namespaces go with it, and
-// only files and empty cgroups can remain.
+// left the group. So run kills all processes that the job has left. Their namespaces end with
+// them, and only files and empty cgroups can remain.
 func (j job) run(ctx context.Context) result {
 	begun, r := time.Now(), result{name: j.name, log: j.log}
 	whole := ctx
