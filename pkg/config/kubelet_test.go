@@ -211,30 +211,30 @@ func TestKubeletConfigIsWrittenDown(t *testing.T) {
 const kubeletConfigHead = `# KubeletConfiguration, field by field
 
 ` + "`nodectl serve --kubelet-config FILE`" + ` reads a ` + "`KubeletConfiguration`" + ` of
-` + "`kubelet.config.k8s.io/v1beta1`" + `, and ` + "`--config FILE`" + ` does too if the file is of
-that kind. ` + "`--config-dir DIR`" + ` names a directory of drop-ins, ` + "`*.conf`" + `, which nodectl
-merges over it in the byte order of their names: a list replaces the earlier one, maps
-are merged key by key, and null resets a field.
+` + "`kubelet.config.k8s.io/v1beta1`" + `, and ` + "`--config FILE`" + ` also does so if the file is of
+that kind. ` + "`--config-dir DIR`" + ` names a directory of drop-ins, ` + "`*.conf`" + `. nodectl
+merges them over the file in the byte order of their names. A list replaces the earlier list,
+maps are merged key by key, and null resets a field.
 
 A setting comes from the first of these that has it: a flag, a ` + "`NODECTL_*`" + `
 variable, nodectl's own file, the KubeletConfiguration with its drop-ins, the
-default. nodectl's own file wins over the KubeletConfiguration because it is for this
-node alone: a cluster's tools write the same KubeletConfiguration to every node.
-` + "`nodectl config view --show-origin`" + ` shows where each value comes from, with file and
+default. nodectl's own file overrides the KubeletConfiguration because it is only for this
+node: a cluster's tools write the same KubeletConfiguration to every node.
+` + "`nodectl config view --show-origin`" + ` shows the origin of each value, with file and
 line.
 
-nodectl ignores a field that no KubeletConfiguration has, and names it in a warning
-with its line. A value of the wrong type is an error. A relative path starts at the
-directory of the file that contains it.
+nodectl ignores an unknown field, and names it in a warning with its line. A value of
+the wrong type is an error. A relative path is relative to the directory of the file
+that contains it.
 
 The outcome of a field is one of these:
 
-- the name of a nodectl setting: the field sets it;
-- *honoured*: nodectl needs no setting for the field, for the reason given;
+- the name of a nodectl setting: the field sets that setting;
+- *honoured*: the field takes effect without a nodectl setting; the note has the reason;
 - *ignored, with a warning*: nodectl does not support the field yet. When ` + "`serve`" + `
-  starts, one warning names all such fields with a value other than nodectl's behaviour;
-- *refused*: nodectl does not start with certain values, since it cannot ignore them
-  safely.
+  starts, one warning names all such fields whose value differs from nodectl's behavior;
+- *refused*: nodectl does not start with certain values, because it is not safe to ignore
+  them.
 
 nodectl uses its own default for a field that is not set; ` + "`nodectl config view`" + ` prints
 it.
@@ -242,19 +242,19 @@ it.
 ## The kubelet's command line
 
 ` + "`nodectl serve`" + ` and ` + "`nodectl config view`" + ` also take the kubelet's flags. Some of them
-set a nodectl setting of another name
-(` + "`--hostname-override`, `--container-runtime-endpoint`, `--pod-manifest-path`,\n`--manifest-url`, `--pod-max-pids`" + `). A flag for a field below sets that field, and wins
-over every file. nodectl ignores any other flag of the kubelet, and names it in the
-warning. A flag that the kubelet no longer has (` + "`--network-plugin`" + `) is an error, and so
-is a flag that it never had.
+set a nodectl setting with another name
+(` + "`--hostname-override`, `--container-runtime-endpoint`, `--pod-manifest-path`,\n`--manifest-url`, `--pod-max-pids`" + `). A flag for a field below sets that field, and
+overrides every file. nodectl ignores every other flag of the kubelet, and names it in the
+warning. A flag that was removed from the kubelet (` + "`--network-plugin`" + `) is an error, as is
+any unknown flag.
 
-If the binary is started under the name ` + "`kubelet`" + `, it runs ` + "`nodectl serve`" + ` with these
+If you start the binary under the name ` + "`kubelet`" + `, it runs ` + "`nodectl serve`" + ` with these
 differences, so that kubeadm's unit file can start it:
 
 - certificates are in /var/lib/kubelet/pki, where the kubelet's kubeconfig expects the
-  client certificate: nodectl and the kubelet use the certificates that the other one
-  rotated;
-- /healthz is on 127.0.0.1:10248, which kubeadm waits for;
+  client certificate. So each of nodectl and the kubelet uses the certificates that the
+  other has rotated;
+- /healthz is on 127.0.0.1:10248, because kubeadm waits for it;
 - its OOM score is the kubelet's default, -999;
 - ` + "`--version`" + ` prints the Kubernetes version of the API that nodectl implements.
 
