@@ -311,11 +311,11 @@ func TestReportCountsWhatIsOpen(t *testing.T) {
 		open, idle  int
 		says, never string
 	}{
-		{b, nil, 0, 0, ": 1 are equal, 0 different for reasons", "without a reason"},
-		{c, nil, 1, 0, ": 0 are equal, 0 different for reasons", "so be it"},
-		{c, exits, 0, 0, ": 0 are equal, 1 different for reasons", "without a reason"},
-		{b, exits, 0, 1, ": 1 are equal, 0 different for reasons", "so be it"},
-		{&Recording{}, nil, 1, 0, ": 0 are equal, 0 different for reasons", "so be it"},
+		{b, nil, 0, 0, "1 cases are equal. 0 differ only for", "without a reason"},
+		{c, nil, 1, 0, "0 cases are equal. 0 differ only for", "so be it"},
+		{c, exits, 0, 0, "0 cases are equal. 1 differ only for", "without a reason"},
+		{b, exits, 0, 1, "1 cases are equal. 0 differ only for", "so be it"},
+		{&Recording{}, nil, 1, 0, "0 cases are equal. 0 differ only for", "so be it"},
 	} {
 		r := newTable([]*Case{recordedCase()}, a, tc.nodectl, tc.explained)
 		if len(r.Open) != tc.open || len(r.Idle()) != tc.idle {
