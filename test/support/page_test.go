@@ -53,21 +53,21 @@ func TestInitContainersAreAsContainers(t *testing.T) {
 	}
 }
 
-const head = `# Supported fields
+const head = `# Fields of pods and workloads
 
-Every field of a Pod manifest, of a [workload](#workloads) (Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob) and of a [Service](#services), from the Kubernetes API types, and what nodectl does with it. ` + "`go test ./test/support -update`" + ` writes this page from the table in ` + "`pkg/podspec`" + `; the tests in ` + "`test/support`" + ` compare the table with what nodectl does.
+This page lists nodectl's support for every field of a Pod manifest, of a [workload](#workloads) (Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob) and of a [Service](#services). The fields are those of the Kubernetes API types. ` + "`go test ./test/support -update`" + ` writes this page from the table in ` + "`pkg/podspec`" + `. The tests in ` + "`test/support`" + ` compare the table with nodectl's behavior.
 
-- **supported**: the field takes effect. *For some values*: the note or the error message says for which.
+- **supported**: the field takes effect. *For some values*: the note or the error message names the values.
 - **rejected**: nodectl rejects a pod that sets the field, and names the field. An empty value does not count as set.
-- **ignored, with a notice**: the field has no effect; the note gives the reason. nodectl reports the field in a manifest once, with file and line. It does not report a value that an API server writes by itself, nor any field of a pod from an API server.
-- **ignored**: a status, or an API server's bookkeeping.
+- **ignored, with a notice**: the field has no effect; the note gives the reason. nodectl reports the field in a manifest once, with file and line. It reports no value that an API server writes by itself, and no field of a pod from an API server.
+- **ignored**: the field belongs to a status, or to an API server's bookkeeping.
 - A rejected or ignored row also covers all fields below it.
 
-**An edit restarts** the *container* that has the field, the whole *pod*, or nothing (–). *resize* changes the resources of the running container without a restart (see ` + "`resizePolicy`" + `), or restarts the pod if its QoS class changes. In a pod from an API server, an edit of a container's name or image restarts the container, and a change of resources resizes it. Another UID makes it another pod. No other edit restarts anything.
+The column **an edit restarts** names the restarted object: the *container* that has the field, the whole *pod*, or nothing (–). *resize* changes the resources of the running container without a restart (see ` + "`resizePolicy`" + `), or restarts the pod if its QoS class changes. In a pod from an API server, an edit of a container's name or image restarts the container, and a change of resources resizes it. With another UID it is another pod. All other edits restart nothing.
 
-**Shown by** names the case of ` + "`test/support`" + ` that sets the field and checks its effect: in a request to the container runtime, in a file, in the pod's status, or in the request of a probe. Each case runs again without the field, and must fail then (` + "`go test ./test/support -run 'TestFields/NAME'`" + `). Because not every kernel has AppArmor and SELinux, their cases check the request to the container runtime.
+The column **shown by** names the case of ` + "`test/support`" + ` that sets the field and checks its effect: in a request to the container runtime, in a file, in the pod's status, or in the request of a probe. Without the field, the same case must fail (` + "`go test ./test/support -run 'TestFields/NAME'`" + `). Not every kernel has AppArmor and SELinux, so their cases check only the request to the container runtime.
 
-**From an API server** says what differs for such a pod: the server has defaulted it, admitted it and bound it to this node.
+The column **from an API server** has the differences for such a pod. The server has set its defaults, admitted it and bound it to this node.
 `
 
 // pageMaker has the data of the page.
