@@ -66,7 +66,7 @@ func TestPage_ScenarioIsNotRecorded_IsNamed(t *testing.T) {
 		{Name: "job-c", Group: "job", Shows: "c"},
 	})
 	for _, want := range []string{
-		"It plays 2 scenarios", "1 scenarios are equal in every round, and 1 differ", "1 more scenarios are not recorded yet, so that nothing is known about their result: job-c.",
+		"It runs 2 scenarios", "1 scenarios are equal in every round, and 1 differ", "1 more scenarios are not recorded yet, so their result is unknown: job-c.",
 		"| job-a | a | 1 | equal |", "| job-b | b | 1 | different: so |", "| job-c | c | – | not recorded |",
 	} {
 		if !strings.Contains(text, want) {
