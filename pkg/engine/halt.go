@@ -140,7 +140,7 @@ func (l *loop) continueHalt() {
 		e.haltBegun, e.haltLimit = now, s.Limit
 		l.queueUpdate(e, true)
 		if e.last != nil && e.last.runs {
-			grace := seconds(min(pods[s.Pod].Grace, s.Limit))
+			grace := podview.GraceDuration(min(pods[s.Pod].Grace, s.Limit))
 			l.log.Info("Stopping pod", "pod", e.key.String(), "reason", h.of.Message, "grace", grace.String())
 		}
 	}
@@ -258,15 +258,8 @@ func (w *worker) shutDownUnstarted(ctx context.Context, want *pod.Spec) error {
 // haltDeadline returns when a stop in progress has to end because of the halt; ok is false if the
 // halt sets no limit.
 func (h podHalt) haltDeadline(now time.Time) (at time.Time, ok bool) {
-	if !h.stop || h.limit > longestGrace {
+	if !h.stop || h.limit > podview.LongestGrace {
 		return time.Time{}, false
 	}
-	return now.Add(seconds(h.limit)), true
+	return now.Add(podview.GraceDuration(h.limit)), true
 }
-
-// longestGrace, a hundred years in seconds, stands for all longer graces, which a time.Duration
-// may not hold.
-const longestGrace = 100 * 365 * 24 * 3600
-
-// seconds returns a grace as a duration.
-func seconds(grace int64) time.Duration { return time.Duration(min(grace, longestGrace)) * time.Second }

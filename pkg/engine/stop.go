@@ -106,13 +106,13 @@ func (w *worker) runStops(ctx context.Context, stops []*stop, deadline *stopDead
 			}
 			w.read(u)
 			if want := w.update.want; deleting(want) && want.Pod.DeletionGracePeriodSeconds != nil { // C-1.16.12
-				deadline.shorten(time.Now().Add(time.Duration(*want.Pod.DeletionGracePeriodSeconds) * time.Second))
+				deadline.shorten(time.Now().Add(podview.GraceDuration(*want.Pod.DeletionGracePeriodSeconds)))
 			}
 			if at, ok := w.update.halt.haltDeadline(time.Now()); ok {
 				deadline.shorten(at)
 			}
 			if g := w.rec.StopGrace; g != nil && !w.rec.StopSince.IsZero() {
-				deadline.shorten(w.rec.StopSince.Add(time.Duration(*g) * time.Second))
+				deadline.shorten(w.rec.StopSince.Add(podview.GraceDuration(*g)))
 			}
 		}
 	}
@@ -166,7 +166,7 @@ type stop struct {
 
 // run stops the container. It calls hooked when the preStop hook has ended.
 func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) error {
-	own := time.Now().Add(time.Duration(s.Grace) * time.Second)
+	own := time.Now().Add(podview.GraceDuration(s.Grace))
 	untilDeadline, cancel := context.WithCancel(ctx)
 	var timer sync.WaitGroup
 	timer.Go(func() {

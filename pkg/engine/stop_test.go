@@ -39,3 +39,31 @@ func TestC_1_16_12_ForceDeleteStopsASecondTime(t *testing.T) {
 		}
 	})
 }
+
+// TestStop_GraceLongerThanADuration_IsNotCutShort: the API accepts a grace of thousands of years. The
+// container still gets its time, and the pod is neither overdue nor deleted in the past.
+func TestStop_GraceLongerThanADuration_IsNotCutShort(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		const grace = 1 << 40
+		web := of("api", "/k", mkpod("web", image("ignore-term"), graceSeconds(grace)))
+		m.src.name = "api:/k"
+		m.src.set(web)
+		m.arrive()
+		m.rt.Reset()
+		m.src.set(deletedAt(web, grace))
+		m.pass(time.Hour)
+		m.want("default/web sandbox attempt=0 ready", "default/web/app attempt=0 running")
+		if got := m.statusOf("web").Reason; got != "" {
+			t.Errorf("status reason %q", got)
+		}
+		m.src.set(deletedAt(web, 0))
+		m.pass(time.Minute)
+		transcript(t, m, `
+0s StopContainer default/web/app attempt=0 grace=3153600000
+1h0m0s StopContainer default/web/app attempt=0 grace=2
+1h0m2s StopPodSandbox default/web attempt=0
+1h0m2s RemoveContainer default/web/app attempt=0
+1h0m2s RemovePodSandbox default/web attempt=0`)
+	})
+}

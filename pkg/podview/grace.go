@@ -1,9 +1,22 @@
 package podview
 
-import "github.com/nodectl/nodectl/pkg/pod"
+import (
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
 
 // MinGrace is the least time a container gets to exit, in seconds (C-1.23.5).
 const MinGrace = 2
+
+// LongestGrace, a hundred years in seconds, stands for all longer graces. The API accepts graces that
+// are too long for a time.Duration.
+const LongestGrace = 100 * 365 * 24 * 3600
+
+// GraceDuration returns a grace in seconds as a duration, at most that of LongestGrace.
+func GraceDuration(seconds int64) time.Duration {
+	return time.Duration(min(seconds, LongestGrace)) * time.Second
+}
 
 // defaultGrace is the API's default, for a running pod without a known grace.
 const defaultGrace = 30

@@ -1,7 +1,9 @@
 package podview_test
 
 import (
+	"math"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,5 +73,21 @@ func TestStopGrace_RequestNamesOne_ItCounts(t *testing.T) {
 	rec.StopGrace = &asked
 	if g := podview.StopGrace(rec, pod.Actual{}); g != 3 {
 		t.Errorf("grace %d, want the requested one", g)
+	}
+}
+
+// TestGraceDuration_LongerThanADuration_IsAHundredYears: the API accepts any number of seconds that is
+// not negative.
+func TestGraceDuration_LongerThanADuration_IsAHundredYears(t *testing.T) {
+	t.Parallel()
+	for seconds, want := range map[int64]time.Duration{
+		0:             0,
+		30:            30 * time.Second,
+		1 << 40:       podview.LongestGrace * time.Second,
+		math.MaxInt64: podview.LongestGrace * time.Second,
+	} {
+		if got := podview.GraceDuration(seconds); got != want {
+			t.Errorf("%d s: %s, want %s", seconds, got, want)
+		}
 	}
 }

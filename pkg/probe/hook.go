@@ -28,7 +28,7 @@ func (p *Prober) Hook(ctx context.Context, r pod.HookRequest) error {
 	case h.HTTPGet != nil:
 		err = p.callHook(ctx, r)
 	case h.Sleep != nil:
-		err = sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
+		err = sleep(ctx, time.Duration(min(h.Sleep.Seconds, int64(unbounded/time.Second)))*time.Second)
 	case h.TCPSocket != nil:
 		return errors.New("tcpSocket hooks are not supported") // C-1.24.4
 	default:

@@ -84,7 +84,7 @@ func MarkStopping(p *v1.Pod, since time.Time, grace int64) {
 	if p.DeletionTimestamp != nil {
 		return
 	}
-	by := metav1.NewTime(since.Add(time.Duration(grace) * time.Second).Truncate(time.Second))
+	by := metav1.NewTime(since.Add(podview.GraceDuration(grace)).Truncate(time.Second))
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &by, &grace
 }
 
@@ -94,7 +94,7 @@ const ReasonOverdue = "StopOverdue"
 
 // OverdueAt is when a stop that began at since, with grace in seconds, becomes overdue.
 func OverdueAt(since time.Time, grace int64) time.Time {
-	return since.Add(2 * time.Second * time.Duration(max(grace, podview.MinGrace)))
+	return since.Add(2 * podview.GraceDuration(max(grace, podview.MinGrace)))
 }
 
 // MarkOverdue sets the status reason of a pod whose stop is overdue, and returns the
