@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"iter"
 	"maps"
 
@@ -45,7 +46,9 @@ func (e *Engine) onceWithWorkloads(ctx context.Context, l *loop, until Until, re
 	for i := range rep.Workloads {
 		if r := &rep.Workloads[i]; r.Result == "" {
 			r.Result = feed.ResultTimeout
-			r.Message = cmp.Or(r.Message, "interrupted")
+			if errors.Is(ctx.Err(), context.Canceled) {
+				r.Message = cmp.Or(r.Message, "interrupted")
+			}
 		}
 	}
 	if l.state != nil {

@@ -412,7 +412,8 @@ func TestOnce_Workloads_RunToTheirGoal(t *testing.T) {
 	})
 }
 
-// TestOnce_JobFails_IsAResult: and a Deployment that is never available runs into the limit.
+// TestOnce_JobFails_IsAResult: and a Deployment that is never available runs into the limit. Its
+// report does not say that the run was interrupted.
 func TestOnce_JobFails_IsAResult(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -421,6 +422,11 @@ func TestOnce_JobFails_IsAResult(t *testing.T) {
 		rep, err := m.onceWorkloads(s, 2*time.Minute)
 		if got := results(rep); err == nil || got != "Deployment default/web timeout, Job default/once failed" {
 			t.Errorf("%s, %v", got, err)
+		}
+		for _, w := range rep.Workloads {
+			if w.Message != "" {
+				t.Errorf("%s %s: message %q", w.Kind, w.Key, w.Message)
+			}
 		}
 	})
 }
