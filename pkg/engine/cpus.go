@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -355,7 +356,7 @@ func (l *loop) reviewPlaced() {
 }
 
 // stateWriter writes the state files in the kubelet's format, in a goroutine of its own. It skips
-// files that newer ones have replaced.
+// files that newer ones have replaced, and tries a failed write again.
 type stateWriter struct {
 	save  func(files map[string][]byte) error
 	log   *slog.Logger
@@ -378,11 +379,35 @@ func (w *stateWriter) write(files map[string][]byte) {
 	w.files <- files
 }
 
-// run writes files until close.
+// run writes files until close. It tries a failed write again after saveRetry and at close, unless
+// newer files replace it.
 func (w *stateWriter) run() {
-	for files := range w.files {
-		if err := w.save(files); err != nil {
-			w.log.Warn("Failed to write the state files of CPUs and memory", "error", err)
+	var unsaved map[string][]byte
+	failing := false
+	for open := true; open; {
+		var again <-chan time.Time
+		if unsaved != nil {
+			again = time.After(saveRetry)
+		}
+		select {
+		case files, ok := <-w.files:
+			if open = ok; ok {
+				unsaved = files
+			}
+		case <-again:
+		}
+		if unsaved == nil {
+			continue
+		}
+		err := w.save(unsaved)
+		switch {
+		case err != nil && !failing:
+			w.log.Warn("Failed to write the state files of CPUs and memory; retrying", "error", err)
+		case err == nil && failing:
+			w.log.Info("Writing the state files of CPUs and memory succeeds again")
+		}
+		if failing = err != nil; !failing {
+			unsaved = nil
 		}
 	}
 }

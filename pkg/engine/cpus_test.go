@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -106,6 +107,39 @@ func TestCPUs_AgentIsKilledAndPodsChange_SetsAreNeverShared(t *testing.T) {
 		m.src.set(b, c)
 		m.pass(time.Minute)
 		wantCPUs(t, m, map[string]string{"b": "0-2@", "c": "3@0"})
+	})
+}
+
+// TestCPUs_StateFilesCannotBeWritten_AreWrittenAgain: the disk is full when a pod gets its CPUs.
+func TestCPUs_StateFilesCannotBeWritten_AreWrittenAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		files := fourCPUs(t, m)
+		var full atomic.Bool
+		alter := m.alter
+		m.alter = func(c *Config) {
+			alter(c)
+			save := c.SaveCPUs
+			c.SaveCPUs = func(now map[string][]byte) error {
+				if full.Load() {
+					return errFull
+				}
+				return save(now)
+			}
+		}
+		full.Store(true)
+		m.src.set(mkpod("a", guaranteedPod("2")))
+		m.arrive()
+		m.pass(5 * saveRetry)
+		m.settle()
+		if len(files) > 0 {
+			t.Errorf("%d files on a full disk", len(files))
+		}
+		full.Store(false)
+		m.pass(saveRetry)
+		m.settle()
+		if text := string(files["cpu_manager_state"]); !strings.Contains(text, `"uid-a":{"app":"1-2"}`) {
+			t.Errorf("state file %s", text)
+		}
 	})
 }
 
