@@ -22,24 +22,26 @@ func NewSplit(disk, memory *Sets, apart func(layer string, s pod.LastGoodSet) bo
 	return &Split{disk: disk, memory: memory, apart: apart}
 }
 
-// Save is Sets.Save. A file that moves between the two places is in both for a moment, and
-// always in at least one.
+// Save is Sets.Save. A file that moves from memory to the disk is always in one of them: Save removes
+// it from memory only after the disk has it. A file that moves to memory leaves the disk even if it
+// cannot be saved in memory.
 func (s *Split) Save(layer string, at time.Time, changed []pod.LastGoodSet) error {
-	var disk, memory []pod.LastGoodSet
+	var disk, memory, moved []pod.LastGoodSet
 	for _, c := range changed {
 		if s.apart(layer, c) {
 			memory, disk = append(memory, c), append(disk, pod.LastGoodSet{File: c.File})
 			continue
 		}
-		disk = append(disk, c)
-		if s.memory != nil && s.memory.has(layer) {
-			memory = append(memory, pod.LastGoodSet{File: c.File})
-		}
+		disk, moved = append(disk, c), append(moved, pod.LastGoodSet{File: c.File})
 	}
 	if s.memory == nil || len(memory) == 0 && !s.memory.has(layer) {
 		return s.disk.Save(layer, at, disk)
 	}
-	return errors.Join(s.memory.Save(layer, at, memory), s.disk.Save(layer, at, disk))
+	saved := s.memory.Save(layer, at, memory)
+	if err := s.disk.Save(layer, at, disk); err != nil {
+		return errors.Join(saved, err)
+	}
+	return errors.Join(saved, s.memory.Save(layer, at, moved))
 }
 
 // has reports whether there is a set of the layer.

@@ -12,6 +12,46 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// A file that moves from memory to the disk stays in memory while the disk cannot be written.
+func TestSplit_DiskFailsWhileAFileMovesToIt_KeepsItInMemory(t *testing.T) {
+	t.Parallel()
+	const layer = "api:/kubeconfig"
+	disk, memory := t.TempDir(), t.TempDir()
+	key := NewKey(t.TempDir(), "")
+	apart := true
+	s := NewSplit(NewSets(disk, key), NewSets(memory, key), func(string, pod.LastGoodSet) bool { return apart })
+	file := pod.LastGoodSet{File: "f", Objects: []*pod.Object{{
+		Key: pod.Key{Namespace: "ns", Name: "b"}, Kind: pod.KindConfigMap, Hash: "v1-b", Object: &v1.ConfigMap{Data: map[string]string{"k": "v"}},
+	}}}
+	if err := s.Save(layer, time.Now(), []pod.LastGoodSet{file}); err != nil {
+		t.Fatal(err)
+	}
+	apart = false
+	sets := NewSets(disk, key).dir
+	if err := os.RemoveAll(sets); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(sets, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Save(layer, time.Now(), []pod.LastGoodSet{file}); err == nil {
+		t.Fatal("a disk without a directory for sets saved one")
+	}
+	if err := os.Remove(sets); err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.Load()
+	if err != nil || len(all[layer].Files) != 1 {
+		t.Errorf("got %+v, %v; want the file", all, err)
+	}
+	if err := s.Save(layer, time.Now(), []pod.LastGoodSet{file}); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := NewSets(memory, key).Load(); err != nil || len(left[layer].Files) != 0 {
+		t.Errorf("the disk has the file, and memory still %+v, %v", left, err)
+	}
+}
+
 // I8: files for memory never reach the disk. The next agent finds them, and they are lost
 // with the memory; the others stay.
 //
