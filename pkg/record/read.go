@@ -22,6 +22,9 @@ func ReadRecords(root string) ([]pod.Record, error) {
 	errs := []error{err}
 	var all []pod.Record
 	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
 		path := filepath.Join(dir, e.Name(), fileName)
 		data, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -29,7 +32,7 @@ func ReadRecords(root string) ([]pod.Record, error) {
 		}
 		var rec pod.Record
 		if err == nil {
-			rec, err = decode(data)
+			rec, err = decodeOf(e.Name(), data)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("read %s: %w", path, err))

@@ -9,6 +9,33 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// A file or a copied directory of an operator among the pods is not shown as a pod.
+func TestLook_StrangersAmongThePods_AreSkipped(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	r := New(root)
+	if err := r.Save(pod.Record{Key: pod.Key{Namespace: "default", Name: "a"}, UID: "u1", Instance: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "pods", "note.txt"), []byte("a note"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := Look(root); len(all) != 1 || err != nil {
+		t.Errorf("with a file beside the pods: %v, %v", all, err)
+	}
+	copied := filepath.Join(root, "pods", "u1.copy")
+	if err := os.CopyFS(copied, os.DirFS(filepath.Join(root, "pods", "u1"))); err != nil {
+		t.Fatal(err)
+	}
+	all, err := Look(root)
+	if len(all) != 1 || all[0].UID != "u1" {
+		t.Errorf("got %v, want the pod once", all)
+	}
+	if err == nil || !strings.Contains(err.Error(), copied) {
+		t.Errorf("got %v, want an error that names the copy", err)
+	}
+}
+
 func TestLookChangesNothing(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -194,10 +194,7 @@ func (r *Records) read(uid string) (rec pod.Record, ok bool, err error) {
 	if err != nil {
 		return pod.Record{}, false, fmt.Errorf("read record: %w", err)
 	}
-	rec, err = decode(data)
-	if err == nil && rec.UID != uid {
-		err = fmt.Errorf("it contains the record of UID %s", rec.UID)
-	}
+	rec, err = decodeOf(uid, data)
 	var version *versionError
 	switch {
 	case errors.As(err, &version):
@@ -207,6 +204,15 @@ func (r *Records) read(uid string) (rec pod.Record, ok bool, err error) {
 		return pod.Record{}, false, setAside(path, err)
 	}
 	return rec, true, nil
+}
+
+// decodeOf returns the record in the file of a UID.
+func decodeOf(uid string, data []byte) (pod.Record, error) {
+	rec, err := decode(data)
+	if err == nil && rec.UID != uid {
+		return pod.Record{}, fmt.Errorf("it contains the record of UID %s", rec.UID)
+	}
+	return rec, err
 }
 
 // setAside renames a damaged file, so that a person can look at it, and returns an error
