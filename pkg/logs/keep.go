@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // The limits of Keep for one pod: containers, attempts of each, and bytes of each attempt.
@@ -22,7 +24,8 @@ const (
 
 // Keep copies the ends of the logs of a pod, which is about to be removed, to a directory. from is
 // the directory of the pod's logs below dir. Files of the copy are 0600. It copies all readable
-// logs; the error names the others.
+// logs; the error names the others. Only regular files are copied: a pod may have put links or pipes
+// there (F84).
 func Keep(dir, from, to string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -46,7 +49,7 @@ func Keep(dir, from, to string) error {
 }
 
 func namesIn(root *os.Root, name string) ([]string, error) {
-	f, err := root.Open(name)
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -77,9 +80,14 @@ func attemptsIn(root *os.Root, below string) ([]int, error) {
 	return all[max(0, len(all)-keptAttempts):], nil
 }
 
-// keepOne copies the end of one log.
+// keepOne copies the end of one log to a file in the directory to.
 func keepOne(root *os.Root, name, to string, attempt int) (err error) {
-	f, err := root.Open(name)
+	if info, err := root.Lstat(name); err != nil {
+		return err
+	} else if !info.Mode().IsRegular() {
+		return fmt.Errorf("copy %s: %w", name, ErrNotRegular)
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may have become a pipe
 	if err != nil {
 		return err
 	}
@@ -89,7 +97,7 @@ func keepOne(root *os.Root, name, to string, attempt int) (err error) {
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("copy %s: it is no regular file", name)
+		return fmt.Errorf("copy %s: %w", name, ErrNotRegular)
 	}
 	if over := info.Size() - keptBytes; over > 0 {
 		if _, err := f.Seek(over, io.SeekStart); err != nil {

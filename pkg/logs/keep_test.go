@@ -2,9 +2,12 @@ package logs
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestKeep_PodIsRemoved_NewestAttemptsStay: Keep copies the ends of the two newest logs of each
@@ -45,6 +48,39 @@ func TestKeep_PodIsRemoved_NewestAttemptsStay(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(to, "c", "9.log")); err != nil || string(text) != "9" {
 		t.Errorf("%q %v", text, err)
+	}
+}
+
+// TestKeep_PodHasPutAPipeOrALink_IsNotOpened: a pipe would block Keep, and a link could lead to the
+// log of another pod.
+//
+// Shows: F84
+func TestKeep_PodHasPutAPipeOrALink_IsNotOpened(t *testing.T) {
+	t.Parallel()
+	dir, to := t.TempDir(), filepath.Join(t.TempDir(), "kept")
+	at, other := filepath.Join(dir, "default_web_1", "c"), filepath.Join(dir, "default_db_2", "c")
+	for _, d := range []string{at, other} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(other, "0.log"), []byte("of another pod"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, pipe := range []string{filepath.Join(at, "1.log"), filepath.Join(dir, "default_web_1", "d")} {
+		if err := unix.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../../default_db_2/c/0.log", filepath.Join(at, "0.log")); err != nil {
+		t.Fatal(err)
+	}
+	err := Keep(dir, "default_web_1", to)
+	if !errors.Is(err, ErrNotRegular) || !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("error %v", err)
+	}
+	if entries, _ := os.ReadDir(filepath.Join(to, "c")); len(entries) > 0 {
+		t.Errorf("copied %v", entries)
 	}
 }
 
