@@ -12,9 +12,10 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Cadvisor serves /metrics/cadvisor (C-1.40.7): the series that dashboards use, with the
-// names and labels of the kubelet's cAdvisor. Rows are the machine ("/"), all pods, each
-// pod (container=""), its sandbox, which has the pod's network, and each container.
+// Cadvisor returns the handler of /metrics/cadvisor (C-1.40.7). It serves the series that dashboards use,
+// with the names and labels of the kubelet's cAdvisor. There are rows for the machine ("/"), all pods
+// together, the QoS classes, each pod (container=""), its sandbox and each container. The row of the sandbox
+// has the pod's network.
 func (s *Stats) Cadvisor() http.Handler {
 	return s.serve(func(ctx context.Context, out *series) {
 		r, err := s.read(ctx, true)
@@ -55,8 +56,8 @@ type row struct {
 	container                       string
 	began                           time.Time
 	links                           []link
-	disks                           map[string]disk // by device; used is this row's part
-	ofContainer                     bool            // or of a sandbox: it has one first process
+	disks                           map[string]disk // by device; disk.used is the usage of this row
+	ofContainer                     bool            // it is a container or a sandbox, which has a first process
 }
 
 func (t *table) pod(p *podReading) {
@@ -77,7 +78,7 @@ func (t *table) pod(p *podReading) {
 		r.group, r.name, r.image, r.container, r.ofContainer = c.group, c.id, c.status.Image, c.status.Name, true
 		r.began = c.status.State.Running.StartedAt.Time
 		if p.sandbox == nil && i == 0 {
-			r.links = p.links // queries of the pod's network must count it once
+			r.links = p.links // only one row has the pod's network, since queries add the rows up
 		}
 		if u := c.usage; u != nil && u.Writable.Used != nil {
 			d := disk{used: *u.Writable.Used}
@@ -118,7 +119,7 @@ func devicesOf(sys string, r *reading) map[string]string {
 	return names
 }
 
-// deviceByNumber is a block device's path, or its number if it has none.
+// deviceByNumber returns the path of a block device, or its number if it has no path.
 func deviceByNumber(sys, number string) string {
 	to, err := os.Readlink(filepath.Join(sys, "dev/block", number))
 	if err != nil || strings.Contains(number, "/") {
@@ -127,7 +128,7 @@ func deviceByNumber(sys, number string) string {
 	return "/dev/" + filepath.Base(to)
 }
 
-// classesOf returns the cgroups of the classes of pods that have one, Burstable and BestEffort.
+// classesOf returns the cgroups of the QoS classes Burstable and BestEffort.
 func classesOf(all *group, now time.Time) (classes []*group) {
 	entries, err := os.ReadDir(someDir(all.at))
 	if err != nil {
@@ -163,7 +164,7 @@ func (s *series) machine(m machine) {
 	s.gauge("machine_swap_bytes", "Amount of swap memory available on the machine.", of, float64(m.swap))
 }
 
-// limited is a limit in cAdvisor's form: 0 means none.
+// limited returns a limit in cAdvisor's form, in which 0 is no limit.
 func limited(n uint64) float64 {
 	if n == unlimited {
 		return 0
@@ -220,8 +221,8 @@ func (t *table) row(r row) {
 // valueWriter writes one value of a row, with labels of its own.
 type valueWriter func(name, help string, kind prometheus.ValueType, v float64, more ...string)
 
-// openFiles writes the numbers of files and sockets that the processes of a row have open. A row whose processes have more than the
-// counter reads has no series of them: a part would be wrong.
+// openFiles writes how many files and sockets the processes of a row have open. If there are more than the
+// counter reads, the row has no such series, since a lower number would be wrong.
 func (t *table) openFiles(now valueWriter, r row) {
 	pids := processesOf(r.group.at)
 	if o, ok := t.files.count(pids); ok {

@@ -2,7 +2,7 @@ package stats
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// The names and help texts of cAdvisor's series, by which dashboards sum and join.
+// This file has the names and help texts of cAdvisor's series, which dashboards use.
 
 var cpuMetrics = []struct {
 	name, help  string
@@ -66,14 +66,14 @@ var memoryMetrics = []struct {
 		[]string{"failure_type", "pgmajfault", "scope", "hierarchy"}, func(m *memoryUsage) float64 { return float64(m.majorFaults) }},
 }
 
-// pressureMetrics are the resources that the kernel measures the pressure of.
+// pressureMetrics has the resources for which the kernel measures pressure.
 var pressureMetrics = []struct{ of, word string }{{"cpu", "CPU"}, {"memory", "memory"}, {"io", "IO"}}
 
-// deviceMetrics are those that a cgroup counts. Of the machine's disks the kernel's own count is
-// shown instead, where trafficMetrics have it.
+// deviceMetrics has the I/O of devices that a cgroup counts. For the machine's disks, trafficMetrics replaces
+// some of them by the counts of the kernel.
 var deviceMetrics = []struct {
 	name, help string
-	ofDisks    bool // trafficMetrics have it, too
+	ofDisks    bool // trafficMetrics has this metric for the machine's disks
 	value      func(deviceUsage) uint64
 }{
 	{"container_fs_reads_bytes_total", "Cumulative count of bytes read", false, func(d deviceUsage) uint64 { return d.readBytes }},
@@ -92,7 +92,7 @@ var diskMetrics = []struct {
 	{"container_fs_inodes_total", "Number of Inodes", func(d disk) uint64 { return d.inodes }},
 }
 
-// costMetrics are the times of io.cost, in microseconds.
+// costMetrics has the times that the controller io.cost counts, in microseconds.
 var costMetrics = []struct{ name, help, of string }{
 	{"container_fs_io_cost_usage_seconds_total", "Cumulative IOCost usage in seconds", "usage"},
 	{"container_fs_io_cost_wait_seconds_total", "Cumulative IOCost wait in seconds", "wait"},
@@ -100,8 +100,8 @@ var costMetrics = []struct{ name, help, of string }{
 	{"container_fs_io_cost_indelay_seconds_total", "Cumulative IOCost delay in seconds", "indelay"},
 }
 
-// trafficMetrics are those of the machine's disks, which the kernel counts since it booted. cAdvisor
-// divides the milliseconds of the kernel by 1e9; these are seconds, as the names say.
+// trafficMetrics has the I/O of the machine's disks, which the kernel counts since the boot. Unlike cAdvisor,
+// which divides milliseconds by 1e9, it has seconds, as the names of the series say.
 var trafficMetrics = []struct {
 	name, help string
 	kind       prometheus.ValueType

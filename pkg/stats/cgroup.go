@@ -13,21 +13,20 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// unlimited is the value of "no limit" in both versions of cgroups: v1 has a number near
-// it.
+// unlimited stands for no limit in both versions of cgroups. The files of v1 have a number near it.
 const unlimited = math.MaxUint64
 
-// group is the usage of one cgroup and all below it, read from its files at one time. A
-// missing file leaves zeros.
+// group is the usage of one cgroup with all cgroups below it, read at one time. Values of missing files are
+// zero.
 type group struct {
 	at      pod.Cgroup
-	host    bool   // the whole machine
-	process string // the ID of a process, of which the values are; then at is no cgroup
+	host    bool   // it is the machine
+	process string // the ID of the process that it describes, in place of a cgroup; "": it describes a cgroup
 	began   time.Time
-	time    time.Time // of cpu and memory
+	time    time.Time // when cpu and memory were read
 	cpu     cpuUsage
 	memory  memoryUsage
-	rate    *uint64 // billionths of a processor; nil: unknown
+	rate    *uint64 // nanocores; nil: unknown
 	devices []deviceUsage
 	threads uint64
 	// threadsMax is unlimited if there is no limit.
@@ -42,7 +41,7 @@ type cpuUsage struct {
 	periods, throttled, waiting uint64 // waiting is the time throttled
 	bursts, burst               uint64 // burst is the time above the quota
 	quota                       int64  // microseconds a period; -1: no limit
-	period, shares              uint64
+	period, shares              uint64 // period: microseconds
 }
 
 // memoryUsage is in bytes.
@@ -61,9 +60,9 @@ type memoryUsage struct {
 type deviceUsage struct {
 	number                              string // "259:0"
 	readBytes, writeBytes, reads, wrote uint64
-	// bytes are those of each kind of operation: "Read", "Write", with cgroup v1 "Sync" and others.
+	// bytes has the bytes of each kind of operation, such as "Read" and "Write", with cgroup v1 also "Sync".
 	bytes map[string]uint64
-	// cost is the time in microseconds that the controller io.cost counts, by its name in io.stat.
+	// cost has the times that the controller io.cost counts, in microseconds, by their names in io.stat.
 	cost map[string]uint64
 }
 
@@ -75,7 +74,7 @@ type stalled struct {
 	total                uint64 // microseconds
 }
 
-// cpuNow reads the CPU time of a group, the only value that may be read twice.
+// cpuNow reads only the CPU time of a cgroup, in nanoseconds. measure needs two samples of it.
 func cpuNow(at pod.Cgroup) (total uint64, ok bool) {
 	if dir, unified := at.Dirs[""]; unified {
 		usec, ok := keyed(dir, "cpu.stat")["usage_usec"]
@@ -84,8 +83,8 @@ func cpuNow(at pod.Cgroup) (total uint64, ok bool) {
 	return number(at.Dirs["cpuacct"], "cpuacct.usage")
 }
 
-// readGroup reads a cgroup: CPU and memory, and with full all its data. ok is false if it
-// does not exist.
+// readGroup reads the CPU time and memory of a cgroup and, with full, all its other data. ok is false if the
+// cgroup does not exist.
 func readGroup(at pod.Cgroup, now time.Time, full bool) (g *group, ok bool) {
 	g = &group{at: at, time: now, threadsMax: unlimited}
 	_, unified := at.Dirs[""]
@@ -105,8 +104,8 @@ func readGroup(at pod.Cgroup, now time.Time, full bool) (g *group, ok bool) {
 	return g, true
 }
 
-// madeAt is when a cgroup was made: the earliest time of its directory, which changes with the
-// cgroups below, and of a file that does not.
+// madeAt returns when a cgroup was made. The time of its directory changes when a cgroup below is made.
+// Therefore madeAt takes the earliest of the times of the directory and of some of its files.
 func madeAt(dir string) (at time.Time) {
 	for _, name := range []string{"", "cgroup.clone_children", "cgroup.events"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && (at.IsZero() || info.ModTime().Before(at)) {
@@ -153,7 +152,8 @@ func (g *group) readV2(full bool) {
 	g.readPressure(dir)
 }
 
-// readPressure reads the pressure on a cgroup of version 2, as far as the kernel measures it.
+// readPressure reads the pressure on a cgroup of cgroup v2. It leaves out resources for which the kernel does
+// not measure it.
 func (g *group) readPressure(dir string) {
 	for _, what := range []string{"cpu", "memory", "io"} {
 		if p := pressureOf(text(dir, what+".pressure")); p != nil {
@@ -204,7 +204,7 @@ func (g *group) readV1(full bool) {
 		text(g.at.Dirs["blkio"], "blkio.throttle.io_serviced_recursive"))
 }
 
-// someDir is one of a cgroup's directories, always the same one.
+// someDir returns one of a cgroup's directories, always the same one; "" if it has none.
 func someDir(at pod.Cgroup) string {
 	for _, controller := range []string{"", "memory", "cpu"} {
 		if dir := at.Dirs[controller]; dir != "" {
@@ -214,7 +214,7 @@ func someDir(at pod.Cgroup) string {
 	return ""
 }
 
-// below is the child of that name of a cgroup.
+// below returns the child of a cgroup with this name.
 func below(at pod.Cgroup, name string) pod.Cgroup {
 	c := pod.Cgroup{Path: filepath.Join(at.Path, name), Dirs: make(map[string]string, len(at.Dirs))}
 	for controller, dir := range at.Dirs {
@@ -223,10 +223,10 @@ func below(at pod.Cgroup, name string) pod.Cgroup {
 	return c
 }
 
-// processesOf returns the processes in a cgroup itself.
+// processesOf returns the IDs of the processes in a cgroup, without those in cgroups below.
 func processesOf(at pod.Cgroup) []string { return strings.Fields(text(someDir(at), "cgroup.procs")) }
 
-// text is a file of a cgroup, "" if it cannot be read: cgroups may be removed at any time.
+// text returns the content of a file; "" if it cannot be read, such as when its cgroup was removed.
 func text(dir, file string) string {
 	if dir == "" {
 		return ""
@@ -243,7 +243,7 @@ func number(dir, file string) (uint64, bool) {
 	return n, err == nil
 }
 
-// limit is a number that may be "max", or so large that it means no limit.
+// limit reads a limit; unlimited for "max" and for numbers that are too large.
 func limit(dir, file string) uint64 {
 	n, ok := number(dir, file)
 	if !ok || n >= 1<<62 {
@@ -264,8 +264,8 @@ func keyed(dir, file string) map[string]uint64 {
 	return m
 }
 
-// devicesV2 reads lines as "259:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0", with cost.usage
-// and others where io.cost is on.
+// devicesV2 parses lines such as "259:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0". If the controller
+// io.cost is on, they also have fields such as cost.usage.
 func devicesV2(lines string) (all []deviceUsage) {
 	for line := range strings.Lines(lines) {
 		words := strings.Fields(line)
@@ -296,7 +296,7 @@ func devicesV2(lines string) (all []deviceUsage) {
 	return all
 }
 
-// devicesV1 reads lines as "259:0 Read 1" of two files.
+// devicesV1 parses lines such as "259:0 Read 1" of two files.
 func devicesV1(bytes, operations string) []deviceUsage {
 	var all []deviceUsage
 	at := map[string]int{}
@@ -338,8 +338,8 @@ func set(m *map[string]uint64, key string, n uint64) {
 	(*m)[key] = n
 }
 
-// pressureOf reads "some avg10=0.00 avg60=0.00 avg300=0.00 total=0" and the same for full;
-// nil if the kernel does not measure it.
+// pressureOf parses lines such as "some avg10=0.00 avg60=0.00 avg300=0.00 total=0", for some and full. It
+// returns nil if there are none: the kernel does not measure the pressure.
 func pressureOf(lines string) *pressure {
 	var p *pressure
 	for scan := bufio.NewScanner(bytes.NewReader([]byte(lines))); scan.Scan(); {

@@ -205,15 +205,15 @@ func near(a, b uint64, share float64) bool {
 	return math.Abs(float64(a)-float64(b)) <= share*math.Max(float64(a), float64(b))
 }
 
-// between reports whether a number that was read between two others is not below the smaller one
-// nor above the larger one by more than a share: the container's memory may still grow.
+// between reports whether n, which was read between two other numbers, lies between them. It may
+// be outside by a share of them, because the container's memory may still grow.
 func between(n, earlier, later uint64, share float64) bool {
 	low, high := float64(min(earlier, later)), float64(max(earlier, later))
 	return float64(n) >= low*(1-share) && float64(n) <= high*(1+share)
 }
 
-// summary returns a summary, the kernel's number of a container's memory, which is the same before and
-// after the summary, and the container's CPU time before and after. The CPU time may grow by much
+// summary returns a summary, and the kernel's numbers of a container: its memory, which is the same
+// before and after the summary, and its CPU time before and after. The CPU time may grow by much
 // meanwhile: the summary waits for rates, and measures disks.
 func (s *stage) summary(id string) (sum *api.Summary, memory, earlier, later uint64) {
 	s.Helper()

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// deepest is the depth limit of a tree, and largest is the limit of files counted for a
-	// pod: a measurement ends there.
+	// deepest is how many directories deep a measurement goes. largest is how many files it counts for
+	// a pod.
 	deepest = 200
 	largest = 2_000_000
 	// maxHanging is how many measurements may hang at once.
 	maxHanging = 8
-	// podPatience is how long one pod may take.
+	// podPatience is how long the measurement of one pod may take.
 	podPatience = 10 * time.Second
 	// evictionAge is how old the disk usage of a pod may be for an eviction.
 	evictionAge = time.Second
@@ -40,38 +40,38 @@ type measured struct {
 	volumes []volumeUsage
 	logs    map[string]taken // by container
 	logDisk *disk
-	own     taken            // without its containers' part: /etc/hosts
-	layers  map[string]taken // the writable layers of running containers, where that was asked for
-	claims  bool             // its claims were measured too, or it has none
-	partial bool             // something was not measured, or only in part
+	own     taken            // the files that the agent has for it: /etc/hosts
+	layers  map[string]taken // the writable layers of running containers; nil: not measured
+	claims  bool             // its claims were measured, too, or it has none
+	partial bool             // a part of it was not measured
 }
 
 // volumeUsage is one volume of a pod.
 type volumeUsage struct {
 	name      string
-	claim     string // the name of its PersistentVolumeClaim
-	ephemeral bool   // counts as the pod's ephemeral storage
+	claim     string // the name of its PersistentVolumeClaim; "": none
+	ephemeral bool   // it counts as the pod's ephemeral storage
 	health    pod.VolumeHealth
 	disk      disk
 	taken     taken
 }
 
-// disksOf is disks of every pod for an eviction: not older than evictionAge if the time suffices,
-// and with writable layers, of which the runtime's figures may be a minute old. A pod that fills a
-// disk within that time would look innocent.
+// disksOf returns the disk usage of each pod for an eviction. If ctx leaves enough time, it is not older than
+// evictionAge. It has the writable layers, because the runtime's figures may be a minute old: a pod that fills
+// a disk within that time would not be evicted.
 func (s *Stats) disksOf(ctx context.Context, r *reading) (map[string]measured, error) {
 	return s.disksBy(ctx, r, measurement{age: min(s.cfg.Remeasure, evictionAge), uppers: upperDirs(s.mountinfo)}, func(*v1.Pod) bool { return true })
 }
 
-// measurement is the scope of a call's measurement, with the maximal age of known figures.
+// measurement says which parts of a pod to measure, and how old known figures may be.
 type measurement struct {
-	claims bool
-	age    time.Duration     // figures up to this age are not measured again
+	claims bool              // measure claims and volumes of CSI drivers
+	age    time.Duration     // newer figures are not measured again
 	uppers map[string]string // the directories of writable layers by container ID; nil: they are not measured
 }
 
-// upperDirs returns the directories of writable layers by container ID, where containers have
-// overlay mounts as containerd makes them.
+// upperDirs returns the directories of writable layers by container ID. It finds only overlay mounts that
+// containerd has made.
 func upperDirs(mountinfo string) map[string]string {
 	all := map[string]string{}
 	text, err := os.ReadFile(mountinfo)
@@ -93,15 +93,15 @@ func upperDirs(mountinfo string) map[string]string {
 	return all
 }
 
-// disks returns the disk usage of the wanted pods of a reading, not older than
-// Config.Remeasure; none if that is negative. With claims false it may lack their claims, whose
-// mounts depend on other machines. It ends with ctx; it then returns the cause together with the
-// known values, and the next call continues.
-func (s *Stats) disks(ctx context.Context, r *reading, claims bool, wanted func(*v1.Pod) bool) (map[string]measured, error) {
-	return s.disksBy(ctx, r, measurement{claims: claims, age: s.cfg.Remeasure}, wanted)
+// disks returns the disk usage of pods of a reading, by UID. It measures the pods that selects returns true
+// for, unless their usage is newer than Config.Remeasure. If Remeasure is negative, the result is empty. If
+// claims is false, the result may lack their claims, whose mounts depend on other machines. If ctx ends, disks
+// returns its cause together with the known values, and the next call continues.
+func (s *Stats) disks(ctx context.Context, r *reading, claims bool, selects func(*v1.Pod) bool) (map[string]measured, error) {
+	return s.disksBy(ctx, r, measurement{claims: claims, age: s.cfg.Remeasure}, selects)
 }
 
-func (s *Stats) disksBy(ctx context.Context, r *reading, by measurement, wanted func(*v1.Pod) bool) (map[string]measured, error) {
+func (s *Stats) disksBy(ctx context.Context, r *reading, by measurement, selects func(*v1.Pod) bool) (map[string]measured, error) {
 	if s.cfg.Remeasure < 0 {
 		return map[string]measured{}, nil
 	}
@@ -115,11 +115,11 @@ func (s *Stats) disksBy(ctx context.Context, r *reading, by measurement, wanted 
 	for _, p := range r.pods {
 		uid := string(p.pod.UID)
 		m, ok := s.dirs[uid]
-		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= by.age || by.claims && !m.claims || by.uppers != nil && m.layers == nil) && wanted(p.pod) && ctx.Err() == nil {
+		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= by.age || by.claims && !m.claims || by.uppers != nil && m.layers == nil) && selects(p.pod) && ctx.Err() == nil {
 			now, ended := s.measureBounded(ctx, p.pod, by)
-			// If the caller left, a half measured pod is dropped. After a timeout it is
-			// kept: otherwise a pod with many files would be measured again and again, and
-			// the pods after it never.
+			// If the caller has left, drop the usage of a pod that is measured only in part. After a
+			// timeout keep it: otherwise each call would measure a pod with many files again, and
+			// never reach the pods after it.
 			if ended && (ctx.Err() == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded)) {
 				m, ok = now, true
 			}
@@ -132,10 +132,9 @@ func (s *Stats) disksBy(ctx context.Context, r *reading, by measurement, wanted 
 	return all, context.Cause(ctx)
 }
 
-// measureBounded is measureDisks for a pod whose volumes may hang, for example on a dead mount.
-// ended is false if the measurement does not end with ctx or podPatience, or if an earlier one of
-// the pod still hangs: then the pod is left out until that has ended. Claims that hang do not keep
-// the pod from being measured without them.
+// measureBounded is measureDisks for a pod whose volumes may hang, for example on a dead mount. ended is false
+// if the measurement does not end before ctx or podPatience, or if an earlier one of the pod still hangs. A
+// measurement without claims does not wait for one with claims that hangs.
 func (s *Stats) measureBounded(ctx context.Context, p *v1.Pod, by measurement) (m measured, ended bool) {
 	ctx, stop := context.WithTimeout(ctx, podPatience)
 	defer stop()
@@ -198,8 +197,8 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod, by measurement) mea
 	return m
 }
 
-// driven returns the usage of a volume that a CSI driver has mounted; nil: the driver does not
-// report it. known is false for another volume.
+// driven returns the usage of a volume that a CSI driver has mounted; nil if the driver does not report it.
+// known is false for another volume.
 func (s *Stats) driven(ctx context.Context, p *v1.Pod, v *v1.Volume) (u *volumeUsage, known bool) {
 	if s.cfg.Driven == nil || !foreign(v) {
 		return nil, false
@@ -228,7 +227,7 @@ func (s *Stats) driven(ctx context.Context, p *v1.Pod, v *v1.Volume) (u *volumeU
 	}, true
 }
 
-// foreign reports whether a volume may be another machine's, or a driver's, and not answer.
+// foreign reports whether a volume may depend on another machine or on a driver: access to it may hang.
 func foreign(v *v1.Volume) bool {
 	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil || migration.IsInline(&v.VolumeSource)
 }
@@ -249,7 +248,7 @@ func (m *measured) measureLayers(ctx context.Context, p *v1.Pod, uppers map[stri
 	}
 }
 
-// instanceDir is the directory of a pod's newest instance, "" for none.
+// instanceDir returns the directory of a pod's newest instance, "" for none.
 func (s *Stats) instanceDir(p *v1.Pod) string {
 	if !filepath.IsLocal(string(p.UID)) {
 		return ""
@@ -271,17 +270,17 @@ func (s *Stats) instanceDir(p *v1.Pod) string {
 	return filepath.Join(top, strconv.Itoa(newest))
 }
 
-// volumeDir returns the directory of a pod's volume, "" for one that is not measured: a
-// hostPath belongs to the host, an image to the runtime.
+// volumeDir returns the directory of a pod's volume, and the name of its claim, "" for none. dir is "" for a
+// volume that is not measured: a hostPath belongs to the host, and an image to the runtime.
 func (s *Stats) volumeDir(p *v1.Pod, v *v1.Volume) (dir, claim string) {
 	if c := v.PersistentVolumeClaim; c != nil {
 		return filepath.Join(s.cfg.RootDir, "volumes", p.Namespace, c.ClaimName, "data"), c.ClaimName
 	}
-	life := s.instanceDir(p)
-	if v.HostPath != nil || v.Image != nil || life == "" {
+	instance := s.instanceDir(p)
+	if v.HostPath != nil || v.Image != nil || instance == "" {
 		return "", ""
 	}
-	kinds := filepath.Join(life, "volumes")
+	kinds := filepath.Join(instance, "volumes")
 	entries, err := os.ReadDir(kinds)
 	if err != nil {
 		return "", ""
@@ -321,9 +320,9 @@ func (s *Stats) measureLogs(ctx context.Context, p *v1.Pod, m *measured, left *i
 	}
 }
 
-// measureTree counts blocks as du does, on one file system and without following links. Files that
-// vanish meanwhile do not count. left is how many more files may be counted. With an error it
-// returns the count so far.
+// measureTree counts the blocks and files below dir, as du does. It stays on one file system, and follows no
+// links. Files that disappear meanwhile do not count. left is how many more files it may count. With an error
+// it returns the count so far.
 func measureTree(ctx context.Context, dir string, left *int) (taken, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -344,8 +343,8 @@ func measureTree(ctx context.Context, dir string, left *int) (taken, error) {
 type walk struct {
 	ctx    context.Context
 	device uint64
-	linked map[uint64]bool // counted files with several links
-	left   *int            // files that may still be counted: hard links use no inodes
+	linked map[uint64]bool // the inodes of counted files with several links
+	left   *int            // how many more names may be read
 	sum    taken
 }
 

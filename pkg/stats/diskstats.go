@@ -16,7 +16,7 @@ type diskTraffic struct {
 	reading, writing, busy, weighted     time.Duration
 }
 
-// readTraffic reads /proc/diskstats, by the devices' numbers.
+// readTraffic reads /proc/diskstats. The result is by the numbers of devices, such as "259:0".
 func readTraffic(proc string) map[string]*diskTraffic {
 	all := map[string]*diskTraffic{}
 	for line := range strings.Lines(text(proc, "diskstats")) {
@@ -38,14 +38,14 @@ func readTraffic(proc string) map[string]*diskTraffic {
 	return all
 }
 
-// maxDisks is how many file systems of the machine are read, and diskPatience how long one may take.
+// maxDisks limits the file systems of the machine that a scrape reads. diskPatience is how long it waits for
+// each.
 const (
 	maxDisks     = 64
 	diskPatience = time.Second
 )
 
-// hostDisks are the file systems on the machine's disks, by device, and that of the agent's
-// directory.
+// hostDisks returns the file systems on the machine's disks and that of the agent's directory, by device.
 func (s *Stats) hostDisks(ctx context.Context) map[string]disk {
 	traffic := readTraffic(s.proc)
 	all := map[string]disk{}
@@ -60,7 +60,7 @@ func (s *Stats) hostDisks(ctx context.Context) map[string]disk {
 	return all
 }
 
-// diskMounts returns one mount point of each file system that is on a disk, as cAdvisor finds them:
+// diskMounts returns one mount point of each file system on a disk. Like cAdvisor, it takes those of the types
 // ext2 to ext4, xfs and btrfs.
 func diskMounts(mountinfo string) (dirs []string) {
 	seen := map[string]bool{}

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The limits of one answer: a container has any number of processes and open files, and each costs
-// a call of the kernel.
+// The limits of one answer: a container may have any number of processes and open files, and each costs a
+// system call.
 const (
 	maxFilesOfGroup  = 20_000
 	maxFilesOfAnswer = 400_000
 )
 
-// openFiles are the numbers of open files and sockets of a cgroup's processes.
+// openFiles has the numbers of open files and sockets of a cgroup's processes.
 type openFiles struct{ descriptors, sockets uint64 }
 
 // fileCounter counts open files for one answer.
@@ -32,8 +32,8 @@ func newFileCounter(ctx context.Context, proc string) *fileCounter {
 	return &fileCounter{ctx: ctx, proc: proc, left: maxFilesOfAnswer}
 }
 
-// count counts the open files and sockets of the processes. ok is false if that is more than the limits. A process
-// that has ended has nothing open.
+// count counts the open files and sockets of processes. ok is false if there are more than the limits, or the
+// context has ended. A process that has exited has none.
 func (f *fileCounter) count(pids []string) (all openFiles, ok bool) {
 	left := min(maxFilesOfGroup, f.left)
 	began := left
@@ -74,8 +74,8 @@ func isSocket(dir *os.File, name string) bool {
 	return err == nil && string(target[:n]) == "socket:"
 }
 
-// firstProcess is the one that the others descend from, as far as they are of the same cgroup. A
-// process that something else has started in it, such as that of an exec, is not.
+// firstProcess returns the oldest ancestor of the first of these processes that is also one of them. Usually
+// that is the container's first process.
 func firstProcess(proc string, pids []string) string {
 	first := pids[0]
 	for range min(len(pids), 100) {
@@ -88,7 +88,7 @@ func firstProcess(proc string, pids []string) string {
 	return first
 }
 
-// parentOf is the process ID of a process's parent, "" if it is not known.
+// parentOf returns the process ID of a process's parent; "" if it is not known.
 func parentOf(proc, pid string) string {
 	line := text(filepath.Join(proc, pid), "stat")
 	words := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
@@ -98,7 +98,7 @@ func parentOf(proc, pid string) string {
 	return words[1]
 }
 
-// maxOpenFiles is the soft limit of a process, -1 if there is none.
+// maxOpenFiles returns the soft limit of open files of a process; -1 if there is no limit.
 func maxOpenFiles(proc, pid string) (float64, bool) {
 	for line := range strings.Lines(text(filepath.Join(proc, pid), "limits")) {
 		rest, ok := strings.CutPrefix(line, "Max open files")

@@ -55,8 +55,9 @@ func TestCount_Processes_DescriptorsAndSockets(t *testing.T) {
 	}
 }
 
-// TestCount_MoreThanTheLimit_IsNotCounted: a cgroup with more files than the limit has no count, costs
-// no more than the limit, and the next one is counted; an answer whose limit is used up counts none.
+// TestCount_MoreThanTheLimit_IsNotCounted: a cgroup with more files than the limit has no count and
+// costs no more than the limit. The next cgroup is counted. An answer that has reached its own limit
+// counts no more.
 func TestCount_MoreThanTheLimit_IsNotCounted(t *testing.T) {
 	t.Parallel()
 	proc := fakeProc(t, map[string]string{"10": "1"}, map[string][]string{"10": {"/dev/null"}})
@@ -84,7 +85,7 @@ func TestCount_MoreThanTheLimit_IsNotCounted(t *testing.T) {
 }
 
 // TestFirstProcess_ProcessOfAnExec_IsNotTheFirst: the limits are those of the process that the others
-// descend from, whatever the order of the IDs.
+// descend from, even if its ID is not the lowest.
 func TestFirstProcess_ProcessOfAnExec_IsNotTheFirst(t *testing.T) {
 	t.Parallel()
 	proc := fakeProc(t, map[string]string{"9": "30", "30": "40", "40": "1"}, nil)

@@ -22,10 +22,10 @@ type machine struct {
 	cores         int
 	physical      int
 	sockets       int
-	books         int // of s390x, as drawers
+	books         int // only on s390x, like drawers
 	drawers       int
-	kernel, os    string // the kernel's release, the name of the distribution
-	id, boot, sys string // machine-id, boot_id, product_uuid
+	kernel, os    string // the release of the kernel, the name of the distribution
+	id, boot, sys string // the machine ID, the boot ID, the UUID of the hardware
 	maxPIDs       int64
 }
 
@@ -58,7 +58,7 @@ func lookAtMachine(proc, sys string) machine {
 	return m
 }
 
-// distribution is the name that a file os-release gives, "Unknown" without one.
+// distribution returns the name in an os-release file, "Unknown" if there is none.
 func distribution(file string) string {
 	for line := range strings.Lines(text(filepath.Dir(file), filepath.Base(file))) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "PRETTY_NAME="); ok {
@@ -97,7 +97,7 @@ func meminfo(proc string) map[string]uint64 {
 	return m
 }
 
-// hostCPU is the time that the machine's processors were busy, by /proc/stat.
+// hostCPU returns the time that the machine's processors were busy, in nanoseconds, from /proc/stat.
 func hostCPU(proc string) (total, user, system uint64, ok bool) {
 	for line := range strings.Lines(text(proc, "stat")) {
 		words := strings.Fields(line)
@@ -136,7 +136,8 @@ type process struct {
 	faults, majorFaults uint64
 }
 
-// readProcess reads /proc/<pid>; the name in it may contain anything.
+// readProcess reads the usage of a process from /proc/<pid>. The process's name in it may contain any
+// characters.
 func readProcess(proc, pid string, booted time.Time) (process, bool) {
 	line := text(filepath.Join(proc, pid), "stat")
 	end := strings.LastIndexByte(line, ')')
@@ -147,7 +148,7 @@ func readProcess(proc, pid string, booted time.Time) (process, bool) {
 	if len(words) < 22 {
 		return process{}, false
 	}
-	at := func(field int) uint64 { n, _ := strconv.ParseUint(words[field-3], 10, 64); return n } // as in proc(5)
+	at := func(field int) uint64 { n, _ := strconv.ParseUint(words[field-3], 10, 64); return n } // fields are counted as in proc(5)
 	const tick = uint64(time.Second) / ticks
 	p := process{
 		began:  booted.Add(time.Duration(at(22) * tick)),
@@ -172,8 +173,8 @@ type link struct {
 
 type traffic struct{ bytes, packets, errors, dropped uint64 }
 
-// linksOf returns the devices of a process's network. Like cAdvisor, it leaves out those
-// that every machine has, and the host's ends of pods' devices.
+// linksOf returns the network devices in a process's network namespace. Like cAdvisor, it leaves out the
+// loopback device, bridges of docker, and the host's ends of pods' devices.
 func linksOf(proc, pid string) (all []link) {
 	for line := range strings.Lines(text(filepath.Join(proc, pid, "net"), "dev")) {
 		name, rest, ok := strings.Cut(line, ":")
@@ -191,11 +192,11 @@ func linksOf(proc, pid string) (all []link) {
 	return all
 }
 
-// disk is a file system with the kernel's numbers.
+// disk is the size of a file system, from the kernel.
 type disk struct {
-	capacity, available, used      uint64
+	capacity, available, used      uint64 // bytes
 	inodes, inodesFree, inodesUsed uint64
-	device                         string // "259:0", of the files on it
+	device                         string // the number of its device, such as "259:0"
 	traffic                        *diskTraffic
 }
 

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// stale is how old the previous sample may be: a rate over a longer time is not the
-	// present rate.
+	// stale is how old the previous sample may be: a rate over a longer time says little about the
+	// current usage.
 	stale = 2 * time.Minute
 	// window is the time between two samples if there is no previous one.
 	window = 100 * time.Millisecond
@@ -54,7 +54,7 @@ func (s *Stats) rates(r *reading) {
 	}
 }
 
-// rate is in billionths of a processor; nil if the counter or the clock went back.
+// rate returns a CPU usage in nanocores; nil if the counter or the clock went back.
 func rate(before, now uint64, took time.Duration) *uint64 {
 	if took <= 0 || now < before {
 		return nil
@@ -63,8 +63,7 @@ func rate(before, now uint64, took time.Duration) *uint64 {
 	return &n
 }
 
-// measure returns rates for the groups without one, from a second sample of their CPU time
-// a moment later.
+// measure returns rates for the groups without one. It takes two samples of their CPU time, window apart.
 func (s *Stats) measure(ctx context.Context, r *reading) (map[*group]*uint64, error) {
 	type sample struct {
 		cpu uint64

@@ -14,18 +14,19 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// reading is the result of one pass over all pods. It is never changed afterwards.
+// reading is the result of one pass over all pods. A finished reading does not change.
 type reading struct {
 	time time.Time // when it began
 	done time.Time
-	full bool // has the data for /stats/summary and /metrics/cadvisor
+	full bool // it has the data for /stats/summary and /metrics/cadvisor
 	host *group
-	all  *group // of all pods; nil: no cgroups
-	// agent and runtime are these processes, which need not have cgroups of their own; nil: unknown.
+	all  *group // all pods together; nil: pods have no cgroups
+	// agent and runtime are the usage of these processes, which may have no cgroups of their own; nil:
+	// unknown.
 	agent, runtime *group
 	pods           []podReading
 	links          []link // of the machine
-	failed         error  // the runtime did not report the containers' usage
+	failed         error  // why the runtime did not report the usage of containers
 }
 
 // podReading is a pod with a running container.
@@ -41,13 +42,13 @@ type podReading struct {
 // containerReading is a running container.
 type containerReading struct {
 	status *v1.ContainerStatus
-	id     string              // the runtime's
+	id     string              // the container ID of the runtime
 	group  *group              // nil: unknown
 	usage  *pod.ContainerUsage // nil: not reported
 }
 
-// read returns a reading no older than freshness: that of another caller, or a new one. It
-// ends with ctx.
+// read returns a reading that is not older than freshness: that of another caller, or a new one. The end of
+// ctx ends it.
 func (s *Stats) read(ctx context.Context, full bool) (*reading, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -70,26 +71,26 @@ func (s *Stats) read(ctx context.Context, full bool) (*reading, error) {
 	return r, nil
 }
 
-// warn logs a failure of the runtime, once per text; the caller holds the turn.
+// warn logs a failure of the runtime, unless the last failure had the same text; the caller holds the turn.
 func (s *Stats) warn(err error) {
-	said := ""
+	text := ""
 	if err != nil {
-		said = err.Error()
+		text = err.Error()
 	}
-	if said != "" && said != s.lastWarning {
+	if text != "" && text != s.lastWarning {
 		s.cfg.Log.Warn("Failed to read container usage from runtime", "error", err)
 	}
-	s.lastWarning = said
+	s.lastWarning = text
 }
 
-// pass reads everything once.
+// pass makes a reading.
 func (s *Stats) pass(ctx context.Context, full bool) *reading {
 	r := &reading{time: s.now(), full: full, host: s.readHost(full)}
-	said := map[string]*pod.ContainerUsage{} // by ID
+	reported := map[string]*pod.ContainerUsage{} // by container ID
 	usage, err := s.cfg.Runtime.ContainerUsage(ctx)
 	r.failed = err
 	for i := range usage {
-		said[usage[i].ID] = &usage[i]
+		reported[usage[i].ID] = &usage[i]
 	}
 	at, ok := s.placeOfAll()
 	cgroups := s.cfg.Cgroups
@@ -105,12 +106,12 @@ func (s *Stats) pass(ctx context.Context, full bool) *reading {
 	if s.cfg.RuntimePID != nil {
 		r.runtime = s.readSystem(s.cfg.RuntimePID(), full)
 	}
-	s.readPods(ctx, r, cgroups, said)
+	s.readPods(ctx, r, cgroups, reported)
 	r.done = s.now()
 	return r
 }
 
-// cgroupsOnly is a pass that does not ask the runtime, and reads no network.
+// cgroupsOnly makes a reading of the pods' cgroups, without a call to the runtime.
 func (s *Stats) cgroupsOnly(ctx context.Context) *reading {
 	r := &reading{time: s.now(), full: false}
 	s.readPods(ctx, r, s.cfg.Cgroups, nil)
@@ -126,19 +127,19 @@ func (s *Stats) placeOfAll() (pod.Cgroup, bool) {
 	return s.cfg.Cgroups.AllPodsCgroup()
 }
 
-func (s *Stats) readPods(ctx context.Context, r *reading, cgroups Cgroups, said map[string]*pod.ContainerUsage) {
+func (s *Stats) readPods(ctx context.Context, r *reading, cgroups Cgroups, reported map[string]*pod.ContainerUsage) {
 	pods := s.cfg.Pods()
 	for i := range pods {
 		if ctx.Err() != nil {
 			break
 		}
-		if p, ok := s.readPod(&pods[i], cgroups, said, r.full); ok {
+		if p, ok := s.readPod(&pods[i], cgroups, reported, r.full); ok {
 			r.pods = append(r.pods, p)
 		}
 	}
 }
 
-// readHost reads the machine's usage: from its cgroup if that counts, else from /proc.
+// readHost reads the machine's usage: from the root cgroup if that has the value, else from /proc.
 func (s *Stats) readHost(full bool) *group {
 	m, now := s.machine(), s.now()
 	g := &group{}
@@ -153,7 +154,7 @@ func (s *Stats) readHost(full bool) *group {
 	if g.cpu.total == 0 {
 		g.cpu.total, g.cpu.user, g.cpu.system, _ = hostCPU(s.proc)
 	}
-	if g.memory.usage == 0 { // the root of cgroup v2 does not count it
+	if g.memory.usage == 0 { // the root of cgroup v2 does not have it
 		info := meminfo(s.proc)
 		g.memory.usage = info["MemTotal"] - min(info["MemFree"], info["MemTotal"])
 		g.memory.inactive, g.memory.active = info["Inactive(file)"], info["Active(file)"]
@@ -171,8 +172,8 @@ func (s *Stats) readHost(full bool) *group {
 	return g
 }
 
-// readSystem reads a process of the system, nil if there is none. With full it has the pressure on the
-// process's cgroup, which only cgroup v2 counts.
+// readSystem reads the usage of a process; nil if it does not exist. With full, and only on cgroup v2, the
+// result has the pressure on the process's cgroup.
 func (s *Stats) readSystem(pid int, full bool) *group {
 	id := strconv.Itoa(pid)
 	p, ok := readProcess(s.proc, id, s.machine().booted)
@@ -196,7 +197,7 @@ func (s *Stats) readSystem(pid int, full bool) *group {
 }
 
 // readPod reads one pod. ok is false if no container of it runs.
-func (s *Stats) readPod(p *v1.Pod, cgroups Cgroups, said map[string]*pod.ContainerUsage, full bool) (r podReading, ok bool) {
+func (s *Stats) readPod(p *v1.Pod, cgroups Cgroups, reported map[string]*pod.ContainerUsage, full bool) (r podReading, ok bool) {
 	r.pod = p
 	children := map[string]pod.Cgroup{} // by the IDs in their names
 	if cgroups != nil {
@@ -220,20 +221,21 @@ func (s *Stats) readPod(p *v1.Pod, cgroups Cgroups, said map[string]*pod.Contain
 			if at, ok := children[c.id]; ok {
 				c.group, _ = readGroup(at, s.now(), full)
 			}
-			if c.usage = said[c.id]; c.group == nil && c.usage == nil {
-				continue // it has ended since
+			if c.usage = reported[c.id]; c.group == nil && c.usage == nil {
+				continue // it has exited since the status was reported
 			}
 			r.containers = append(r.containers, c)
 		}
 	}
 	if full {
-		s.readSandbox(&r, children, func(id string) bool { return containers[id] || said[id] != nil })
+		s.readSandbox(&r, children, func(id string) bool { return containers[id] || reported[id] != nil })
 	}
 	return r, len(r.containers) > 0
 }
 
-// readSandbox finds the sandbox, which the status does not name: the oldest of the pod's
-// cgroups that is not a container's. All of the pod shares its network.
+// readSandbox finds the cgroup of the sandbox, whose ID is not in the status. It is the oldest cgroup of the
+// pod that does not belong to a container. readSandbox also reads the pod's network, which the sandbox and all
+// containers share.
 func (s *Stats) readSandbox(r *podReading, children map[string]pod.Cgroup, container func(id string) bool) {
 	for id, at := range children {
 		if container(id) {

@@ -11,9 +11,9 @@ import (
 	api "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// Resource serves /metrics/resource like the kubelet (C-1.40.7): CPU and memory of the
-// node, of pods and of containers, for metrics-server. Unreadable values are left out, and
-// resource_scrape_error is 1.
+// Resource returns the handler of /metrics/resource (C-1.40.7). As in the kubelet, it serves CPU and memory of
+// the node, of pods and of containers, for metrics-server. If the runtime does not report usage, values may be
+// missing, and resource_scrape_error is 1.
 func (s *Stats) Resource() http.Handler {
 	return s.serve(func(ctx context.Context, out *series) {
 		r, err := s.read(ctx, false)
@@ -29,7 +29,7 @@ func (s *Stats) Resource() http.Handler {
 	})
 }
 
-// serve answers each request with new series from fill: removed pods have none.
+// serve returns a handler that answers each request with new series from fill. So removed pods have none.
 func (s *Stats) serve(fill func(context.Context, *series)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		registry := prometheus.NewRegistry()
@@ -38,7 +38,7 @@ func (s *Stats) serve(fill func(context.Context, *series)) http.Handler {
 	})
 }
 
-// collector is a prometheus.Collector that describes nothing beforehand.
+// collector is a prometheus.Collector without descriptions.
 type collector func(chan<- prometheus.Metric)
 
 // Describe implements prometheus.Collector.
@@ -50,7 +50,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) { c(out) }
 // series receives the metrics of one answer.
 type series struct{ out chan<- prometheus.Metric }
 
-// labels are names and values in turn.
+// labels has a name, its value, the next name, and so on.
 type labels []string
 
 func (l labels) names() (all []string) {
@@ -84,7 +84,7 @@ func (s *series) put(name, help string, kind prometheus.ValueType, l labels, v f
 	s.out <- m
 }
 
-// resources are all series of a summary.
+// resources sends all series of a summary.
 func (s *series) resources(sum *api.Summary) {
 	s.resource("node", "node", nil, sum.Node.CPU, sum.Node.Memory, sum.Node.Swap)
 	for i := range sum.Pods {
@@ -111,7 +111,7 @@ func (s *series) resources(sum *api.Summary) {
 	}
 }
 
-// resource sends the usage of one thing; unknown numbers are left out.
+// resource sends the usage of the node, a pod or a container. It leaves out unknown numbers.
 func (s *series) resource(prefix, thing string, of labels, cpu *api.CPUStats, memory *api.MemoryStats, swap *api.SwapStats) {
 	put := func(name, help string, kind prometheus.ValueType, n *uint64, unit float64, at metav1.Time) {
 		if n != nil {

@@ -1,15 +1,15 @@
 // Package stats reports the resource usage of the node, its pods and their containers: the
 // kubelet's /stats/summary, /metrics/resource and /metrics/cadvisor.
 //
-// The server calls it for each request. One reading is one pass: one call to the runtime
-// for all containers, and the few files of each cgroup. Requests within the same second
-// share it; while one reads, the others wait.
+// The server calls it for each request. One reading makes one call to the runtime for all
+// containers, and reads the few files of each cgroup. Requests within a second share a reading: one of
+// them makes it, and the others wait.
 //
 //	turn       cap 1  the sender makes a reading, and owns the last one until it receives
 //	measuring  cap 1  the same for disk usage, which takes longer to measure
 //
-// The package samples nothing in the background. It keeps the last reading without removed
-// pods, so that the next request gets rates.
+// The package takes no samples in the background; only WatchVolumes measures volumes. It keeps the last
+// reading, so that the next request gets rates.
 package stats
 
 import (
@@ -25,53 +25,53 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Runtime reports the usage of containers; *cri.Runtime is one.
+// Runtime reports the usage of containers; *cri.Runtime implements it.
 type Runtime interface {
-	// ContainerUsage returns the usage of each of our containers, by one call.
+	// ContainerUsage returns the usage of each container of this node's pods, with one call.
 	ContainerUsage(ctx context.Context) ([]pod.ContainerUsage, error)
 	// Filesystems returns the file systems of images and of containers' writable layers.
 	Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error)
 }
 
-// Cgroups returns paths of cgroups, and changes nothing; *cgroup.Cgroups is one. ok is
-// false if there are none.
+// Cgroups returns paths of cgroups, and changes nothing; *cgroup.Cgroups implements it. ok is false if there is
+// no such cgroup, or it is not known.
 type Cgroups interface {
-	PodCgroup(p *v1.Pod) (at pod.Cgroup, ok bool)
-	AllPodsCgroup() (at pod.Cgroup, ok bool)
-	HostCgroup() (at pod.Cgroup, ok bool)
+	PodCgroup(p *v1.Pod) (at pod.Cgroup, ok bool) // of a pod
+	AllPodsCgroup() (at pod.Cgroup, ok bool)       // of all pods together
+	HostCgroup() (at pod.Cgroup, ok bool)      // of the machine
 }
 
 // Config is the configuration of Stats.
 type Config struct {
-	Node       string // its name
-	RootDir    string // the agent's directory: pods' volumes lie below it
-	PodLogsDir string // where pods log
+	Node       string // the node's name
+	RootDir    string // the agent's root directory, which has the volumes of pods
+	PodLogsDir string // the directory of all pods' logs; "": logs are not measured
 	Runtime    Runtime
 	// Cgroups is nil if pods have no cgroups of their own: then only the runtime reports
 	// usage.
 	Cgroups Cgroups
-	// Pods returns the pods with their statuses; Stats does not write to them.
+	// Pods returns the pods with their statuses; Stats does not change them.
 	Pods func() []v1.Pod
-	// Driven returns the usage of a volume that a CSI driver has mounted, by the pod's UID and the
-	// volume's name; known is false for another volume. nil: there are no drivers.
+	// Driven returns the usage of a volume that a CSI driver has mounted. uid is the UID of the pod,
+	// volume the name of the volume. known is false for another volume. nil: there are no drivers.
 	Driven func(ctx context.Context, uid, volume string) (usage pod.VolumeUsage, known bool, err error)
-	// Abnormal is called for each measurement of a volume whose CSI driver reports that it is not
-	// healthy; it must not block. nil: nothing is reported.
+	// Abnormal is called after each measurement of a volume that is not healthy, as its CSI driver
+	// reports; it must not block. nil: not called.
 	Abnormal func(p *v1.Pod, volume, message string)
 	// RuntimePID returns the process ID of the container runtime; nil or 0: unknown.
 	RuntimePID func() int
-	// Remeasure is how long the measured disk usage of a pod is used; 0 is a minute, less than 0
-	// measures none.
+	// Remeasure is how old the disk usage of a pod may be; 0 is a minute. With a negative value no disk
+	// usage is measured.
 	Remeasure time.Duration
 	Log       *slog.Logger // nil discards
 }
 
-// Stats reports usage. Make one with New; its methods may be called from many goroutines.
+// Stats reports usage. Make one with New. Many goroutines may call its methods.
 type Stats struct {
 	cfg       Config
 	proc      string // /proc; tests change it
 	sys       string // /sys
-	mountinfo string // the mounts that this process sees
+	mountinfo string // the file with the mounts of this process
 	now       func() time.Time
 
 	turn        chan struct{} // cap 1: full during a reading; its holder owns the fields below
@@ -80,14 +80,14 @@ type Stats struct {
 
 	measuring chan struct{}       // cap 1: full during a measurement; its holder owns dirs
 	dirs      map[string]measured // disk usage of volumes and logs, by the pods' UIDs
-	calls     *boundedcall.Calls  // measurements, by the pods' UIDs
-	// claimCalls are those with claims, whose servers may not answer.
+	calls     *boundedcall.Calls     // measurements without claims, by the pods' UIDs
+	// claimCalls has the measurements with claims: their servers may not answer.
 	claimCalls *boundedcall.Calls
 
 	machine func() machine // read once
 }
 
-// freshness is how old a reading may be (the kubelet's value).
+// freshness is how old a reading may be. It is the kubelet's value.
 const freshness = time.Second
 
 // New returns Stats. It does no I/O.

@@ -11,10 +11,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Summary returns the kubelet's /stats/summary (C-1.40.7); with onlyCPUAndMemory, that for
-// only_cpu_and_memory=true: no disks and no networks. Rates (usageNanoCores) are those
-// since the last request, or over a tenth of a second if that was too long ago. Unreadable
-// values of one pod are left out; an error says that nothing is known.
+// Summary returns the kubelet's /stats/summary (C-1.40.7). With onlyCPUAndMemory, it has no disks and no
+// networks, as for only_cpu_and_memory=true. Rates (usageNanoCores) are those since the last reading. If
+// that is older than two minutes, or there is none, they are over a tenth of a second. Values that cannot be
+// read are left out. An error says that ctx has ended.
 func (s *Stats) Summary(ctx context.Context, onlyCPUAndMemory bool) (*api.Summary, error) {
 	r, err := s.read(ctx, !onlyCPUAndMemory)
 	if err != nil {
@@ -50,11 +50,10 @@ type answer struct {
 	measured map[string]measured // nil: without disks
 
 	images, containers api.FsStats
-	known              bool // the runtime reported the file systems of images and containers
+	known              bool // the runtime has reported images and containers
 }
 
-// filesystems gets the file system of the images from the runtime, and its usage from the
-// kernel.
+// filesystems reads the file systems of images and of containers.
 func (a *answer) filesystems(ctx context.Context) {
 	images, containers, err := a.cfg.Runtime.Filesystems(ctx)
 	if err != nil {
@@ -64,7 +63,7 @@ func (a *answer) filesystems(ctx context.Context) {
 	a.images, a.containers, a.known = a.filesystem(images), a.filesystem(containers), true
 }
 
-// filesystem is a file system of the runtime: its size from the kernel, its usage from the
+// filesystem returns a file system of the runtime, with its size from the kernel and its usage from the
 // runtime.
 func (a *answer) filesystem(f pod.Filesystem) api.FsStats {
 	out := api.FsStats{Time: metav1.NewTime(a.now())}
@@ -107,7 +106,7 @@ func (a *answer) node() api.NodeStats {
 		return n
 	}
 	n.IO = a.io(a.host)
-	n.Network = network(a.links, "eth0", a.reading.time) // whatever the device of the default route, like the kubelet
+	n.Network = network(a.links, "eth0", a.reading.time) // like the kubelet, even if the default route has another device
 	if d, err := readDisk(a.cfg.RootDir); err == nil {
 		fs := a.ofDisk(d)
 		fs.UsedBytes, fs.InodesUsed = &d.used, &d.inodesUsed
@@ -174,7 +173,7 @@ func (a *answer) pod(r *podReading) api.PodStats {
 	return p
 }
 
-// started is when the node first saw a pod.
+// started returns when the node first acknowledged a pod.
 func started(p *v1.Pod) metav1.Time {
 	if p.Status.StartTime != nil {
 		return *p.Status.StartTime
@@ -197,7 +196,7 @@ func (a *answer) container(r *containerReading, disks *measured) api.ContainerSt
 	}
 	if r.usage != nil {
 		fs := a.filesystem(r.usage.Writable)
-		fs.InodesUsed = r.usage.Writable.InodesUsed // not those of the whole disk
+		fs.InodesUsed = r.usage.Writable.InodesUsed // not those of the disk
 		if fs.CapacityBytes == nil {
 			size := a.containers
 			size.Time, size.UsedBytes, size.InodesUsed = fs.Time, fs.UsedBytes, fs.InodesUsed
@@ -274,7 +273,7 @@ func (a *answer) storage(p *api.PodStats, of *v1.Pod, disks *measured) {
 	}
 }
 
-// network converts links to the kubelet's type; nil if there are none.
+// network converts links to the kubelet's type; nil if there are none. first is the name of the main device.
 func network(links []link, first string, at time.Time) *api.NetworkStats {
 	if len(links) == 0 {
 		return nil

@@ -13,8 +13,8 @@ type PodUsage struct {
 	Measured bool
 	Memory   uint64 // working set, in bytes
 	PIDs     uint64
-	// Volumes is that of its volumes on the node's disk, and of the files that the agent keeps
-	// for it.
+	// Volumes is the usage of its volumes on the node's disk, and of the files that the agent has for
+	// it.
 	Volumes DiskUsage
 	// DiskUnknown says that Volumes and the logs were not measured, or only in part.
 	DiskUnknown bool
@@ -23,17 +23,17 @@ type PodUsage struct {
 
 // ContainerUsage is the usage of a running container.
 type ContainerUsage struct {
-	Memory         uint64
+	Memory         uint64    // working set, in bytes
 	Writable, Logs DiskUsage // the writable layer, the logs
 }
 
-// DiskUsage is the usage of a disk.
+// DiskUsage is the space that files take on a disk.
 type DiskUsage struct{ Bytes, Inodes uint64 }
 
-// Usage returns the usage of the pods with a running container, by UID. With disks false it reads
-// cgroups only, unless pods have none: it then does not wait for the runtime or a disk. Otherwise,
-// it measures disks now if ctx leaves the time; else it returns usage that is up to a minute old.
-// Measurements that did not end before ctx are missing.
+// Usage returns the usage of the pods with a running container, by UID. If disks is false and pods have
+// cgroups, it only reads cgroups, and does not wait for the runtime or a disk. If disks is true, it measures
+// disks now. If ctx ends before all pods are measured, it returns the error of ctx together with the known
+// usage: disk usage may then be older, or missing (PodUsage.DiskUnknown).
 func (s *Stats) Usage(ctx context.Context, disks bool) (map[string]PodUsage, error) {
 	var r *reading
 	var measured map[string]measured

@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
-// Volumes collects the kubelet's kubelet_volume_stats_* series, for every claim of a pod on
-// this node.
+// Volumes returns a collector of the kubelet's series kubelet_volume_stats_*, for each claim of a pod on this
+// node.
 func (s *Stats) Volumes() prometheus.Collector {
 	return collector(func(out chan<- prometheus.Metric) {
 		if !slices.ContainsFunc(s.cfg.Pods(), func(p v1.Pod) bool { return claiming(&p) }) {
@@ -71,8 +71,8 @@ func (s *series) claim(of labels, v volumeUsage) {
 	}
 }
 
-// WatchVolumes measures the volumes of CSI drivers once in each Config.Remeasure until ctx ends, so that
-// Config.Abnormal is called also while no other caller reads the usage of volumes.
+// WatchVolumes measures the volumes of CSI drivers every Config.Remeasure, until ctx ends. So Config.Abnormal
+// is called even if no other caller reads the usage of volumes. If Remeasure is negative, it returns at once.
 func (s *Stats) WatchVolumes(ctx context.Context) {
 	for s.cfg.Remeasure > 0 && backoff.Sleep(ctx, s.cfg.Remeasure) {
 		if !slices.ContainsFunc(s.cfg.Pods(), func(p v1.Pod) bool { return claiming(&p) }) {

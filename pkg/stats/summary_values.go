@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// rateOf is the rate of a group, nil if it is unknown.
+// rateOf returns the CPU usage of a group in nanocores; nil if it is unknown.
 func (a *answer) rateOf(g *group) *uint64 {
 	if g.rate != nil {
 		return g.rate
@@ -45,7 +45,7 @@ func (a *answer) swap(g *group) *api.SwapStats {
 	return s
 }
 
-// io is the I/O of a group, of which only the pressure is reported.
+// io returns the I/O of a group, which is only its pressure; nil for a reading without pressure.
 func (a *answer) io(g *group) *api.IOStats {
 	if p := a.psi(g, "io"); p != nil {
 		return &api.IOStats{Time: metav1.NewTime(g.time), PSI: p}
@@ -53,8 +53,8 @@ func (a *answer) io(g *group) *api.IOStats {
 	return nil
 }
 
-// psi is the pressure on a group: like the kubelet's, zeros if the kernel does not measure it. It is nil
-// for a reading without pressure.
+// psi returns the pressure on a group. As in the kubelet, it is zero if the kernel does not measure it. It is
+// nil for a reading without pressure.
 func (a *answer) psi(g *group, what string) *api.PSIStats {
 	if !a.full {
 		return nil
@@ -69,7 +69,7 @@ func (a *answer) psi(g *group, what string) *api.PSIStats {
 	return &api.PSIStats{Full: of(p.full), Some: of(p.some)}
 }
 
-// runtimeStats is the runtime's data of a container with an unknown cgroup.
+// runtimeStats returns the data from the runtime, for a container whose cgroup is not known.
 func runtimeStats(u *pod.ContainerUsage) (*api.CPUStats, *api.MemoryStats, *api.SwapStats) {
 	at := metav1.NewTime(u.At)
 	cpu := &api.CPUStats{Time: at, UsageNanoCores: u.CPURate, UsageCoreNanoSeconds: u.CPUNanoseconds}
