@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// Back-off before drain opens the stream again: doubles from minBackoff to maxBackoff.
+	// The back-off before drain opens the stream again doubles from minBackoff to maxBackoff.
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = time.Second
-	// relistsWithoutEvents is how many relists drain requests of a runtime without events
-	// before it subscribes again. The runtime may have been upgraded to one with events.
+	// relistsWithoutEvents is how many relists drain requests, if the runtime has no events, before
+	// it tries to subscribe again. The runtime may have been upgraded to a version with events.
 	relistsWithoutEvents = 60
 )
 
-// drain opens the event stream, reads it to its end, and opens it again. Nothing else may
+// drain opens the event stream, reads it to its end, and opens it again. It does nothing that could
 // delay the reading: a subscriber that does not read stalls containerd for the whole node
-// (F6). A runtime without events is relisted every Fallback period instead.
-func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed wakeup.Signal) {
+// (F6). If the runtime has no events, drain requests a relist every Fallback period instead.
+func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) {
 	pause := minBackoff
 	lastLogged := "" // how the last logged try ended: "none" (no events) or "ended"; the same end is not logged again
 	for {
@@ -33,7 +33,7 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed wakeup.Signa
 		switch {
 		case ctx.Err() != nil:
 			return
-		case time.Since(opened) > maxBackoff: // the stream was open: log its end, and begin the back-off again
+		case time.Since(opened) > maxBackoff: // the stream was probably open: log its end, and begin the back-off again
 			pause, lastLogged = minBackoff, ""
 		}
 		if unsupported(err) {
@@ -52,7 +52,7 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed wakeup.Signa
 		if lastLogged != "ended" {
 			level := slog.LevelWarn
 			if errors.Is(err, pod.ErrUnavailable) {
-				level = slog.LevelDebug // the engine logs that
+				level = slog.LevelDebug // the engine logs that the runtime does not answer
 			}
 			p.cfg.Log.Log(ctx, level, "Container runtime events ended; retrying", "error", err)
 		}
@@ -60,8 +60,8 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed wakeup.Signa
 		if !backoff.Sleep(ctx, pause) {
 			return
 		}
-		// No event reported the changes of the meantime: relist.
-		ask.Send()
+		// No event reported the changes while the stream was closed: relist.
+		trigger(ask)
 		pause = backoff.Next(pause, minBackoff, maxBackoff)
 	}
 }

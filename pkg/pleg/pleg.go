@@ -37,10 +37,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/wakeup"
 )
 
-// Runtime is what PLEG needs of the container runtime; *cri.Runtime is one.
+// Runtime is the part of the container runtime that PLEG uses; *cri.Runtime implements it.
 type Runtime interface {
-	// Events subscribes and yields until the first error. The first event is
-	// cri.EventSubscribed. errors.ErrUnsupported says that the runtime has no events.
+	// Events subscribes, and yields events until the first error. The first event is
+	// cri.EventSubscribed. The error errors.ErrUnsupported says that the runtime has no events.
 	Events(ctx context.Context) iter.Seq2[cri.Event, error]
 	// Relist returns the fingerprint of each pod: a value that changes when a sandbox or
 	// container of the pod is created, removed or changes its state.
@@ -52,21 +52,21 @@ type Runtime interface {
 
 // Config is the configuration of a PLEG.
 type Config struct {
-	Runtime Runtime
+	Runtime Runtime // required
 	// Relist is the time between relists while events flow; 1 min by default.
 	Relist time.Duration
 	// Fallback is the time between relists if the runtime has no events (C-1.28.1); 1 s by
 	// default.
 	Fallback time.Duration
-	// Observe is called after each relist, with its duration, the time from the start of the
-	// previous one to its own start (0 for the first), and its error. It must not block; nil
-	// is allowed.
+	// Observe is called after each relist: took is its duration, and err its error. since is the
+	// time from the start of the previous relist to its start, 0 for the first. Observe must not
+	// block; it may be nil.
 	Observe func(took, since time.Duration, err error)
 	// Log gets messages when events fail; nil discards them.
 	Log *slog.Logger
 }
 
-// PLEG is the pod lifecycle event generator. Construct it with New.
+// PLEG is the pod lifecycle event generator. Make one with New.
 type PLEG struct {
 	cfg  Config
 	busy atomic.Int64 // when drain received the event that it handles now, in Unix nanoseconds; 0: none
@@ -91,9 +91,9 @@ func New(cfg Config) *PLEG {
 }
 
 // Hints yields the keys of pods that may have changed: first every pod in the runtime whose
-// current state the engine has not read (Runtime.LastFingerprint), then each pod when it changes.
-// Changes of a pod that the caller has not received yet are one hint, so a slow caller delays
-// neither events nor relists. The sequence ends when ctx does.
+// current state the engine has not read (Runtime.Seen), then each pod when it changes. Several
+// changes of a pod become one hint until the caller receives it. So a slow caller delays neither
+// events nor relists. The sequence ends when ctx does.
 func (p *PLEG) Hints(ctx context.Context) iter.Seq[pod.Key] {
 	return func(yield func(pod.Key) bool) {
 		ctx, cancel := context.WithCancel(ctx)

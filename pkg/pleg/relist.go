@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// clockChecks is how often relist reads the clock in each relist period, so that it soon
-	// notices a suspend of the machine: timers do not count the time in suspend.
+	// clockChecks is how often relist reads the clock in each relist period. So it soon notices
+	// that the machine was suspended: timers do not count that time.
 	clockChecks = 6
-	// secondRelist is the delay of a second relist after the stream was opened. If something
-	// changes after the first relist and before the runtime has registered the subscriber,
-	// neither that list nor the stream shows it.
+	// secondRelist is the delay of a second relist after the stream was opened. It finds a change
+	// after the first relist and before the runtime has registered the subscriber: neither that
+	// list nor the stream shows such a change.
 	secondRelist = time.Second
 	// minPause is the minimum time between two relists.
 	minPause = 100 * time.Millisecond
@@ -95,7 +95,7 @@ func mark(d *dirty, previous, current map[pod.Key]uint64, seen func(pod.Key) uin
 }
 
 // stopped reports whether the process or the machine was stopped between two readings of the
-// wall clock: they should be a period apart, and are more than two.
+// wall clock. The readings are usually one period apart; more than two periods mean a stop.
 func stopped(before, now time.Time, period time.Duration) bool {
 	return now.Sub(before) > 2*period
 }
