@@ -51,8 +51,8 @@ func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
 	return append(list, foreign...)
 }
 
-// disruption is the condition of a pod that the node has ended before its time; nil for any other
-// pod.
+// disruption returns the DisruptionTarget condition of a pod that the node has ended; nil for any
+// other pod.
 func (b *build) disruption(st *v1.PodStatus) *v1.PodCondition {
 	if st.Phase != v1.PodFailed || b.notes.Disrupted == "" {
 		return nil
@@ -60,9 +60,9 @@ func (b *build) disruption(st *v1.PodStatus) *v1.PodCondition {
 	return &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: b.notes.Disrupted}
 }
 
-// foreign returns the conditions of other owners (C-1.26.18): for a pod of an API server those
-// that the server has, for another pod those reported before. The node and others may set
-// DisruptionTarget: a pod of an API server keeps it, and another pod does not.
+// foreign returns the conditions that the node does not own (C-1.26.18). For a pod of an API server
+// they come from the status at the server, for another pod from the last report. Both the node and
+// other owners may set DisruptionTarget: a pod of an API server keeps it, and another pod does not.
 func (b *build) foreign() []v1.PodCondition {
 	var list []v1.PodCondition
 	for _, c := range b.want.Pod.Status.Conditions {
@@ -89,8 +89,8 @@ func find(list []v1.PodCondition, kind v1.PodConditionType) *v1.PodCondition {
 	return nil
 }
 
-// is reports whether the condition of a type exists and is True.
-func is(list []v1.PodCondition, kind v1.PodConditionType) bool {
+// isTrue reports whether the condition of a type exists and is True.
+func isTrue(list []v1.PodCondition, kind v1.PodConditionType) bool {
 	c := find(list, kind)
 	return c != nil && c.Status == v1.ConditionTrue
 }
@@ -117,8 +117,8 @@ func (b *build) readyToStart() bool {
 }
 
 // initializedCondition returns the Initialized condition (C-1.26.19). Once True it stays so
-// for the instance. It is also True while a regular container runs or has exited, whatever
-// the init containers do then.
+// for the instance. It is also True while a regular container runs or has exited, even if
+// init containers run again.
 func (b *build) initializedCondition(st *v1.PodStatus) v1.PodCondition {
 	c := v1.PodCondition{Type: v1.PodInitialized, Status: v1.ConditionTrue}
 	if st.Phase == v1.PodSucceeded {
@@ -126,7 +126,7 @@ func (b *build) initializedCondition(st *v1.PodStatus) v1.PodCondition {
 		return c
 	}
 	begun := func(s v1.ContainerStatus) bool { return s.State.Running != nil || s.State.Terminated != nil }
-	if slices.ContainsFunc(st.ContainerStatuses, begun) || b.same && is(b.before.Conditions, v1.PodInitialized) {
+	if slices.ContainsFunc(st.ContainerStatuses, begun) || b.same && isTrue(b.before.Conditions, v1.PodInitialized) {
 		return c
 	}
 	list := b.want.Pod.Spec.InitContainers

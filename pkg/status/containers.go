@@ -24,8 +24,8 @@ const (
 	completed         = "Completed"
 )
 
-// The exit code and the message of a container that must have a terminated state, and whose exit
-// was not observed (C-1.26.1).
+// The exit code and the message of a container that needs a terminated state although its exit was not
+// observed (C-1.26.1).
 const (
 	exitLost   = 137
 	notLocated = "The container could not be located when the pod was terminated"
@@ -56,8 +56,8 @@ func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 	return st
 }
 
-// initContainer returns the status of an init container. Of a container in an older sandbox only
-// the exit counts, as the last state: init containers run again in each sandbox (C-1.20.9).
+// initContainer returns the status of an init container. The exit of a container in an older sandbox
+// is only its last termination state: init containers run again in each sandbox (C-1.20.9).
 func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 	st := b.newStatus(c)
 	r, ok := b.Container(c.Name)
@@ -243,8 +243,8 @@ func (b *build) claim(entry v1.ResourceClaim, a pod.ClaimAllocation) v1.Resource
 	return one
 }
 
-// mountsOf returns the mounts of a container, created or not (C-1.26). mode gives the
-// recursive mode of those that are read-only.
+// mountsOf returns the mounts of a container, created or not (C-1.26). mode returns the recursive
+// read-only mode of a read-only mount.
 func mountsOf(c *v1.Container, mode func(v1.VolumeMount) v1.RecursiveReadOnlyMode) (all []v1.VolumeMountStatus) {
 	for _, m := range c.VolumeMounts {
 		mount := v1.VolumeMountStatus{Name: m.Name, MountPath: m.MountPath, ReadOnly: m.ReadOnly}
@@ -287,8 +287,8 @@ func recursive(m v1.VolumeMount, r pod.Container) v1.RecursiveReadOnlyMode {
 	return v1.RecursiveReadOnlyDisabled
 }
 
-// lastTermination returns the exit of the newest container of that name before the one with id:
-// as the runtime shows it, else as it was reported before.
+// lastTermination returns the exit of the newest container of that name before the one with id. It
+// comes from the runtime, else from the last report.
 func (b *build) lastTermination(name, id string) v1.ContainerState {
 	for _, r := range b.have.Dead {
 		if r.Name == name && r.State == pod.StateExited && b.Owns(r) {
@@ -308,8 +308,8 @@ func (b *build) lastTermination(name, id string) v1.ContainerState {
 	return v1.ContainerState{}
 }
 
-// missing fills in the status of a container that does not exist: it was not created yet, or is
-// lost (C-1.26.2, C-1.26.3).
+// missing fills in the status of a container that does not exist: it was not created yet, or it
+// disappeared from the runtime (C-1.26.2, C-1.26.3).
 func (b *build) missing(st *v1.ContainerStatus) {
 	old := b.old[st.Name]
 	st.State.Waiting = b.waiting()
@@ -349,8 +349,7 @@ func (b *build) waiting() *v1.ContainerStateWaiting {
 	return w
 }
 
-// mayRestart reports whether a container that does not run is to be started
-// (C-1.19.8, C-1.21).
+// mayRestart reports whether a container that does not run will be started (C-1.19.8, C-1.21).
 func (b *build) mayRestart(c *v1.Container, st *v1.ContainerStatus) bool {
 	if b.notes.Terminating || b.over {
 		return false
@@ -358,8 +357,8 @@ func (b *build) mayRestart(c *v1.Container, st *v1.ContainerStatus) bool {
 	return st.State.Waiting != nil || st.State.Terminated != nil && b.comesBack(c, st.State.Terminated)
 }
 
-// overrideWaiting sets the waiting reason of a container that is to be started or retried
-// (C-1.26.6). Its exit becomes the last termination state.
+// overrideWaiting sets the waiting reason of a container that will be started or retried (C-1.26.6).
+// Its exit becomes the last termination state. If due is false, it changes nothing.
 func (b *build) overrideWaiting(st *v1.ContainerStatus, c *v1.Container, r pod.Container, due bool) {
 	if !due {
 		return

@@ -1,11 +1,11 @@
-// Package status computes the API's PodStatus of a pod from the desired spec, the state in the
-// runtime, the probe statuses and the previously reported status.
+// Package status computes the API's PodStatus of a pod. Its inputs are the desired spec, the state in
+// the runtime, the probe statuses and the previously reported status.
 //
-// It sits beside plan. The worker that acts on a pod calls it for the status to report, and
-// get calls it for the columns of a table.
+// The worker of a pod calls Of for the status that it reports. Commands such as get call Pods for
+// the statuses of all pods, and Summary for the columns of a table.
 //
-// The package has no I/O, no clock and no goroutine. Values that are carried over (transition
-// times, restart counts, final phases) come from the previous status, which the caller keeps.
+// The package has no I/O, no clock and no goroutine. Transition times, restart counts and final
+// phases come from the previous status, which the caller keeps.
 package status
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Notes is what Of needs to know of a pod and cannot observe. The zero value is a pod without
-// problems.
+// Notes has the facts about a pod that Of needs and that the runtime does not show. The zero value is
+// that of a pod without problems.
 type Notes struct {
 	// Failures holds failures by container name; "" is the pod as a whole.
 	Failures map[string]pod.Failure
@@ -34,10 +34,10 @@ type Notes struct {
 	Rejected bool
 	// TerminalReason and TerminalMessage are the status reason and message of the phase Terminal.
 	TerminalReason, TerminalMessage string
-	// Disrupted is the message of the DisruptionTarget condition (DisruptedBy); "" is no such
-	// condition.
+	// Disrupted is the message of the DisruptionTarget condition (DisruptedBy); "" if the pod has
+	// no such condition.
 	Disrupted string
-	// ContainerNotes holds container notes, which cannot be observed, by container ID.
+	// ContainerNotes holds the notes in the pod's record, by container ID.
 	ContainerNotes map[string]pod.ContainerNotes
 	// Unhealthy holds the devices of the pod's containers that are not healthy, by extended
 	// resource and ID.
@@ -48,7 +48,8 @@ type Notes struct {
 	// Waits says which pod this one waits for before it starts; "" when none.
 	Waits string
 	// ResizeReason and ResizeMessage say why the pod does not get the resources that its spec
-	// names: v1.PodReasonDeferred, v1.PodReasonInfeasible (C-1.34.2); "" when it gets them.
+	// requests; "" when it gets them. The reason is v1.PodReasonDeferred or v1.PodReasonInfeasible
+	// (C-1.34.2).
 	ResizeReason, ResizeMessage string
 	// ResizeError says why the limits of the pod as a whole could not be lowered; "" when they
 	// could.
@@ -58,31 +59,35 @@ type Notes struct {
 	Allocated *v1.ResourceRequirements
 	// NetworkWait says why the pod waits for the network; "" when it does not.
 	NetworkWait string
-	// StartTime is when the instance was first acknowledged; zero takes the one
-	// reported before, else now.
+	// StartTime is when the agent first acknowledged the instance. If it is zero, Of takes the
+	// start time in before, else now.
 	StartTime time.Time
-	// Instance is the instance that the status is of. Containers of other instances only give
-	// their restart counts. 0 takes all containers.
+	// Instance is the number of the instance that the status describes. Of containers of other
+	// instances, only the restart counts count. With 0 the containers of all instances count.
 	Instance int
-	// Terminal is the recorded final phase of the instance; "" when it has not terminated, or
-	// when only its containers show it.
+	// Terminal is the recorded final phase of the instance, "" for none. The containers may show
+	// that an instance without a recorded one has terminated.
 	Terminal v1.PodPhase
 	// Terminating says that the pod is being stopped and removed.
 	Terminating bool
 	// HostIPs are the node's addresses, the first of them the main one.
 	HostIPs []string
-	// RuntimeName is the scheme of container IDs ("containerd"); "" is
-	// "containerd".
+	// RuntimeName is the scheme of container IDs; "" is "containerd".
 	RuntimeName string
 	// Disabled names the features that are off on this node.
 	Disabled pod.Disabled
 }
 
-// Of returns the status of one pod (C-1.26). before is the status that was last reported of the
-// pod, or zero. Restart counts and transition times come from before. Final phases and the exits
-// of containers come from it only if it is of the same instance, which its start time shows. want
-// is never nil: for a pod to remove it is the recorded spec. want.Pod.Status is the status that
-// the API server has: the conditions of other owners come from it, and it replaces a zero before.
+// Of returns the status of one pod (C-1.26).
+//
+// want must not be nil; for a pod that is being removed it is the recorded spec. For a pod of an API
+// server, want.Pod.Status is the status there: it has the conditions of other owners, and replaces a
+// zero before.
+//
+// before is the status that was last reported for the pod, or zero. Restart counts and transition
+// times come from before. Final phases and the exits of containers come from it only if it describes
+// the same instance: then it has the same start time.
+//
 // Times are whole seconds (C-1.27.4), so equal states give equal statuses.
 func Of(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) v1.PodStatus {
 	b := newBuild(want, have, health, before, n, now)
@@ -129,10 +134,10 @@ type build struct {
 	notes  Notes
 	now    time.Time
 
-	// same says that before is of this instance. If not, only the restart counts and the
-	// transition times of before are still true.
+	// same says that before describes this instance. If not, only the restart counts and the
+	// transition times of before are used.
 	same bool
-	old  map[string]v1.ContainerStatus // of before, by container name
+	old  map[string]v1.ContainerStatus // the container statuses of before, by name
 	// over says that the instance has terminated: none of its containers starts again.
 	over bool
 	// initDone says that the init containers are done.
@@ -167,7 +172,7 @@ func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodS
 	b.initDone = b.Initialized(b.passedStartup)
 	b.over = pod.IsPhaseTerminal(n.Terminal) || pod.IsPhaseTerminal(b.reported())
 	b.triggersRestartAll = b.hasRestartAllTrigger()
-	b.restarting = b.triggersRestartAll || !b.over && b.same && is(b.before.Conditions, v1.AllContainersRestarting)
+	b.restarting = b.triggersRestartAll || !b.over && b.same && isTrue(b.before.Conditions, v1.AllContainersRestarting)
 	return b
 }
 
@@ -197,7 +202,7 @@ func (b *build) startTime() *metav1.Time {
 }
 
 // addresses fills in the addresses of the host and of the pod. A pod on the host network has
-// those of the host. Unlike the kubelet (C-1.26.24), the status has both also without an API
+// those of the host. Unlike with the kubelet (C-1.26.24), the status has both even without an API
 // server. A pod keeps its addresses when its sandbox is gone (C-1.28.10).
 func (b *build) addresses(st *v1.PodStatus) {
 	for _, ip := range onePerFamily(b.notes.HostIPs) {
@@ -264,7 +269,7 @@ func family(ip string) int {
 	return 0
 }
 
-// seconds truncates a time to the whole second, as the API carries it.
+// seconds truncates a time to whole seconds, the precision of the API.
 func seconds(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}

@@ -12,20 +12,20 @@ import (
 // RejectedPrefix begins the status message of a rejected pod.
 const RejectedPrefix = "Pod was rejected: "
 
-// TerminatedByShutdown is the reason of a pod of an API server that a shutdown of the node has
-// ended, and ShutdownMessage its message (C-1.36.2).
+// TerminatedByShutdown is the status reason of a pod of an API server that a shutdown of the node has
+// ended. ShutdownMessage is its message (C-1.36.2).
 const (
 	TerminatedByShutdown = "Terminated"
 	ShutdownMessage      = "Pod was terminated in response to imminent node shutdown."
 )
 
-// WaitsForPod is the reason of a pod that waits for another (AnnotationDependsOn).
+// WaitsForPod is the status reason of a pod that waits for another one (pod.AnnotationDependsOn).
 const WaitsForPod = "WaitsForPod"
 
 // DisruptedBy returns the message of the DisruptionTarget condition of the recorded instance, "" if
-// it has no such condition. An instance has it if a shutdown of the node ended it (C-1.36.2), or if
-// it was evicted because the node was short of a resource (C-1.35.7), but not if it exceeded a limit
-// of its own.
+// it has no such condition. An instance has it if a shutdown of the node ended it (C-1.36.2). It also
+// has it if it was evicted because the node was short of a resource (C-1.35.7). An instance that
+// exceeded a limit of its own does not have it.
 func DisruptedBy(rec *pod.Record) string {
 	if e := rec.Evicted(); e != nil && e.Condition != "" || rec.TerminalReason == TerminatedByShutdown {
 		return rec.TerminalMessage
@@ -48,15 +48,15 @@ func (b *build) phase(st *v1.PodStatus) {
 	case b.waitsForPod():
 		st.Phase, st.Reason, st.Message = v1.PodPending, WaitsForPod, b.notes.Waits
 	default:
-		st.Phase = b.naturalPhase(st)
+		st.Phase = b.phaseOfContainers(st)
 	}
 	if pod.IsPhaseTerminal(st.Phase) && st.Phase == b.notes.Terminal {
 		st.Reason, st.Message = b.notes.TerminalReason, b.notes.TerminalMessage
 	}
 }
 
-// reported returns the final phase that was reported of the instance, else the phase that an API
-// server has of its pod; "" if there is neither.
+// reported returns the final phase that was reported for the instance, else the phase of the pod at
+// its API server; "" if there is neither.
 func (b *build) reported() v1.PodPhase {
 	switch {
 	case b.same && pod.IsPhaseTerminal(b.before.Phase):
@@ -107,7 +107,7 @@ type tally struct {
 	initPending, initFailed   int // of init containers that are no sidecars
 	sidecarPending            int
 	running, waiting          int // of regular containers and sidecars
-	stopped, again, succeeded int // of regular containers: again are those that restart
+	stopped, again, succeeded int // of regular containers: again counts those that will restart
 }
 
 func (b *build) tally(st *v1.PodStatus) tally {
@@ -186,11 +186,11 @@ func lastExit(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	return s.LastTerminationState.Terminated
 }
 
-// naturalPhase is the phase that follows from the containers (C-1.26.13, in its order). A static
-// pod that is being stopped has the phase that its restart policy gives it: with Always it stays
-// Running (C-1.26.14). A deleted pod of an API server is
-// Succeeded or Failed once nothing of it is left (C-1.27.10).
-func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
+// phaseOfContainers returns the phase that follows from the containers (C-1.26.13, in its order). For
+// a static pod that is being stopped, the restart policy still counts: with Always it stays Running
+// (C-1.26.14). A deleted pod of an API server is Succeeded or Failed once nothing of it is left
+// (C-1.27.10).
+func (b *build) phaseOfContainers(st *v1.PodStatus) v1.PodPhase {
 	t := b.tally(st)
 	ends := b.notes.Terminating && b.want.Origin.FromAPI()
 	duplicates := podview.DuplicatesOf(b.have).Any() && !ends

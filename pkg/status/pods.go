@@ -15,13 +15,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Pods returns the pods of a node with their statuses, sorted by key: for commands that run beside
-// an agent, or without one. have is the current state in the runtime, nil if it does not answer;
-// reported is the agent's last report. Every pod that the runtime has is shown as the runtime shows
-// it, except a stopped pod that waits to start again: the agent's report of that one is shown. A
-// pod that was reported as Running and that the runtime does not have is not shown as Running.
-// Readiness and back-off, which only the agent knows, come from its report while that is about the
-// same containers.
+// Pods returns the pods of a node with their statuses, sorted by key. It is for commands that run
+// beside an agent, or without one.
+//
+// have is the current state in the runtime; it is nil if the runtime does not answer. reported has the
+// agent's last report of each pod. The status of a pod in have follows from have, except that of a
+// stopped pod that waits to start again: its report is the result. A pod that was reported as Running
+// and is not in have is not Running in the result. Only the agent knows readiness and back-offs: they
+// come from its report, if that is about the same containers.
 func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, records []pod.Record, hostIPs []string, now time.Time) []v1.Pod {
 	recordOf := make(map[pod.Key]*pod.Record, len(records))
 	for i := range records {
@@ -51,7 +52,7 @@ func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, records []pod.Record
 	return pods
 }
 
-// seen returns one pod as the runtime shows it.
+// seen returns one pod with the status that follows from its state in the runtime.
 func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now time.Time) v1.Pod {
 	spec := specOf(a, reported, rec)
 	var before v1.PodStatus
@@ -78,8 +79,8 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 	return out
 }
 
-// MarkStopping sets the deletion timestamp and grace of a pod that stops, as readers expect
-// them of a deleted one.
+// MarkStopping sets the deletion timestamp and grace of a pod that stops: readers expect them in a
+// terminating pod. since is when the stop began; grace is in seconds. It leaves a deleted pod as it is.
 func MarkStopping(p *v1.Pod, since time.Time, grace int64) {
 	if p.DeletionTimestamp != nil {
 		return
@@ -97,8 +98,9 @@ func OverdueAt(since time.Time, grace int64) time.Time {
 	return since.Add(2 * podview.GraceDuration(max(grace, podview.MinGrace)))
 }
 
-// MarkOverdue sets the status reason of a pod whose stop is overdue, and returns the
-// containers that still run. A terminated pod keeps its reason.
+// MarkOverdue sets the status reason and message of a pod whose stop is overdue, and returns the names
+// of the containers that still run, sorted. If the stop is not overdue or no container runs, it
+// changes nothing and returns nil. A terminated pod keeps its reason.
 func MarkOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now time.Time) (left []string) {
 	if pod.IsPhaseTerminal(p.Status.Phase) || since.IsZero() || now.Before(OverdueAt(since, grace)) {
 		return nil
@@ -116,8 +118,8 @@ func MarkOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now t
 	return left
 }
 
-// keepWaiting shows an exited container as waiting where the agent reported it so, with the
-// reason: only the agent knows of back-offs.
+// keepWaiting gives an exited container the waiting state that the agent last reported for it: only
+// the agent knows back-offs.
 func keepWaiting(current *v1.PodStatus, before v1.PodStatus) {
 	for _, list := range [][2][]v1.ContainerStatus{
 		{current.ContainerStatuses, before.ContainerStatuses},

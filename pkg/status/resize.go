@@ -10,8 +10,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// actuated returns the resources that the container has, as Spec.Resources formats them: those of
-// its last resize, else those it was created with. "" is not known.
+// actuated returns the resources that the container has, in the format of Spec.Resources: those of
+// its last resize, else those that it was created with. "" means unknown.
 func (b *build) actuated(r pod.Container) string {
 	return cmp.Or(b.notes.ContainerNotes[r.ID].Resources, r.Resources)
 }
@@ -111,8 +111,9 @@ func pointers(list []v1.Container) (all []*v1.Container) {
 	return all
 }
 
-// toResize reports whether the CPU or memory of a container is to be changed to that of its spec. A
-// spec without resources changes nothing: specOf may have built it from the state in the runtime.
+// toResize reports whether the CPU or memory of a container differs from its spec, and so will be
+// changed. A spec without resources changes nothing: specOf may have built it from the state in the
+// runtime.
 func (b *build) toResize(c *v1.Container, r pod.Container) bool {
 	text := b.actuated(r)
 	if text == "" || len(c.Resources.Requests)+len(c.Resources.Limits) == 0 && b.want.Pod.Spec.Resources == nil {

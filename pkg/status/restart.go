@@ -15,8 +15,8 @@ const restartingAll = "RestartingAllContainers"
 // removedToRestartAll is the message of a container that such a restart removed.
 const removedToRestartAll = "The container is removed because RestartAllContainers in place"
 
-// comesBack reports whether a container that exited restarts, as plan decides it (C-1.19.8):
-// a final phase must not be reported of a pod that continues.
+// comesBack reports whether a container that exited restarts (C-1.19.8). It has to agree with plan,
+// because a pod that continues must not be reported with a final phase.
 func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) bool {
 	r, ok := b.Container(c.Name)
 	switch {
@@ -76,8 +76,8 @@ func (b *build) anyCreatedAgain() bool {
 	return slices.ContainsFunc(spec.InitContainers, has) || slices.ContainsFunc(spec.Containers, has)
 }
 
-// restartedEnd is the terminated state of a container that a restart of all removed. own is
-// its own exit, nil when it was running: its times stay.
+// restartedEnd returns the terminated state of a container that a restart of all containers has
+// removed. own is the container's own exit, whose times stay; nil if it was running.
 func restartedEnd(own *v1.ContainerStateTerminated) *v1.ContainerStateTerminated {
 	end := &v1.ContainerStateTerminated{ExitCode: exitLost, Reason: restartingAll, Message: removedToRestartAll}
 	if own != nil {
@@ -86,8 +86,17 @@ func restartedEnd(own *v1.ContainerStateTerminated) *v1.ContainerStateTerminated
 	return end
 }
 
-// restartingCondition says whether all containers of the pod are being
-// restarted (C-1.21.3).
+// rulesRestartAll reports whether a container of the pod has a rule that restarts all containers.
+func rulesRestartAll(spec *v1.PodSpec) bool {
+	has := func(c v1.Container) bool {
+		return slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
+			return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
+		})
+	}
+	return slices.ContainsFunc(spec.InitContainers, has) || slices.ContainsFunc(spec.Containers, has)
+}
+
+// restartingCondition returns the AllContainersRestarting condition (C-1.21.3).
 func (b *build) restartingCondition(st *v1.PodStatus) v1.PodCondition {
 	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: truth(b.triggersRestartAll && !pod.IsPhaseTerminal(st.Phase))}
 	switch {

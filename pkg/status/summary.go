@@ -17,7 +17,7 @@ type Line struct {
 	Ready       int       // containers that are ready
 	Containers  int       // containers that count: regular ones and sidecars
 	Restarts    int       // of the containers that count; before the pod is initialized, of its init containers
-	LastRestart time.Time // the last exit that a restart followed; zero when unknown
+	LastRestart time.Time // the exit before the newest restart; zero when unknown
 	Gates       int       // readiness gates
 	GatesTrue   int       // readiness gates whose condition is True
 }
@@ -33,12 +33,12 @@ func (l Line) GatesText() string {
 	return fmt.Sprintf("%d/%d", l.GatesTrue, l.Gates)
 }
 
-// Summary returns the line of one pod, as kubectl has it, with one difference: a Pending pod that
-// has a reason shows the reason, such as why it is not admitted.
+// Summary returns the line of one pod, as kubectl prints it, with one difference: the status of a
+// Pending pod with a status reason is that reason. For example, the pod is not admitted.
 func Summary(p v1.Pod) Line {
 	l := Line{Status: cmp.Or(p.Status.Reason, string(p.Status.Phase)), Containers: len(p.Spec.Containers), Gates: len(p.Spec.ReadinessGates)}
 	for _, gate := range p.Spec.ReadinessGates {
-		if is(p.Status.Conditions, gate.ConditionType) {
+		if isTrue(p.Status.Conditions, gate.ConditionType) {
 			l.GatesTrue++
 		}
 	}
@@ -47,7 +47,7 @@ func Summary(p v1.Pod) Line {
 	if init != "" && !hasReason {
 		l.Status = init
 	}
-	if init == "" || is(p.Status.Conditions, v1.PodInitialized) {
+	if init == "" || isTrue(p.Status.Conditions, v1.PodInitialized) {
 		l.regular(p, hasReason)
 	}
 	switch {
@@ -97,8 +97,8 @@ func (l *Line) initContainers(p v1.Pod) string {
 	return ""
 }
 
-// regular counts the containers that run as long as the pod. Unless keep is set, it sets the
-// status, to the reason of the first container that has one.
+// regular counts the containers that run as long as the pod. Unless keep is set, it also sets the
+// status: to the reason of the first container that has one.
 func (l *Line) regular(p v1.Pod, keep bool) {
 	l.Restarts, l.LastRestart = 0, time.Time{}
 	for i := range p.Status.InitContainerStatuses {
@@ -128,7 +128,7 @@ func (l *Line) regular(p v1.Pod, keep bool) {
 	case keep:
 	case reason != completed:
 		l.Status = reason
-	case running && is(p.Status.Conditions, v1.PodReady):
+	case running && isTrue(p.Status.Conditions, v1.PodReady):
 		l.Status = string(v1.PodRunning)
 	case failure != "":
 		l.Status = failure

@@ -16,23 +16,24 @@ import (
 // kubelet has no such reason.
 const eventUnsupported = "UnsupportedField"
 
-// Unsupported is the status and event of an API server's pod that the node cannot run as it
-// is written.
+// Unsupported has the status and the event of an API server's pod with a field that the node does not
+// support.
 type Unsupported struct {
 	Status v1.PodStatus
 	// Reason and Message are those of the event and of the status.
 	Reason, Message string
-	// Final says that no change of the node would help: the pod is Failed.
+	// Final says that the pod is Failed, because no change of the node would help.
 	Final bool
-	// Known says that the API server has the reason and the message already: they come
-	// back with every update of the pod, and need no event.
+	// Known says that the pod's status at the API server has the reason and the message already:
+	// the caller sends no event.
 	Known bool
 }
 
-// OfUnsupported returns the status of an API server's pod that has problems. A pod that needs
-// something that the node lacks (an extended resource, a volume's driver) is Pending. The kubelet
-// does the same while it cannot mount a volume: a controller would replace a Failed pod again and
-// again. ok is false for a pod of which something has run: its status stays as it was reported.
+// OfUnsupported returns the status of an API server's pod with problems. If the node lacks an extended
+// resource or a volume's driver, the pod is Pending, because a controller would replace a Failed pod
+// again and again. The kubelet does the same while it cannot mount a volume. Any other problem is
+// final: the pod is Failed. ok is false without problems, if the pod is not Pending, and if a container
+// of the pod was created: such a pod keeps its status.
 func OfUnsupported(p *v1.Pod, problems []pod.Problem, hostIPs []string, now time.Time) (u Unsupported, ok bool) {
 	if len(problems) == 0 || p.Status.Phase != v1.PodPending && p.Status.Phase != "" || anyCreated(&p.Status) {
 		return Unsupported{}, false
