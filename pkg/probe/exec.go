@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podenv"
 )
 
-// execute runs the probe's command in the container: exit code 0 is success, every other
-// one and a timeout is failure (C-1.29.13).
+// execute runs the probe's command in the container (C-1.29.13). Exit code 0 is success. Any other
+// exit code, and a timeout, is failure.
 func (p *Prober) execute(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
 	if p.exec == nil {
 		return errNoExec
@@ -43,9 +43,8 @@ func printed(output []byte) string {
 	return strings.ToValidUTF8(string(bytes.TrimSpace(output[:min(len(output), maxAnswer)])), "\uFFFD")
 }
 
-// command returns the probe's command with $(NAME) replaced from the container's
-// environment as declared: values that are known only inside (valueFrom) are empty
-// (C-1.29.13).
+// command returns the probe's command with $(NAME) replaced by the values in the container's spec.
+// The value of a variable with valueFrom is empty here (C-1.29.13).
 func command(r pod.ProbeRequest) []string {
 	var env []v1.EnvVar
 	if r.Container != nil {

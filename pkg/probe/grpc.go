@@ -19,9 +19,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// grpcCheck asks the gRPC health service at the probe's port, in plain text, for the status
-// of the probe's service: SERVING is success, any other status or error is failure
-// (C-1.29.15).
+// grpcCheck asks the gRPC health service at the probe's port for the status of the probe's service,
+// without TLS (C-1.29.15). SERVING is success; any other status, and an error, is failure.
 func (p *Prober) grpcCheck(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
 	addr, err := address(r.Container, r.PodIP, "", intstr.FromInt32(r.Probe.GRPC.Port))
 	if err != nil {

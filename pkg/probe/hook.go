@@ -11,13 +11,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// unbounded is the timeout of a hook's command if ctx has no deadline: runtimes require a
-// number, and a hook has no timeout of its own (C-1.24.1).
+// unbounded stands for no timeout of a hook. The kubelet gives hooks none (C-1.24.1), but runtimes
+// require one for a command. It is also the longest sleep of a hook.
 const unbounded = 365 * 24 * time.Hour
 
-// Hook runs one lifecycle hook and waits for its end, or for the end of ctx, which is a
-// hook's only limit (C-1.24). An error says why the hook failed, and never contains its
-// output, its response or its headers.
+// Hook runs one lifecycle hook and waits for its end. Only ctx limits how long it takes (C-1.24). An
+// error says why the hook failed. It never contains the hook's output, response or headers.
 func (p *Prober) Hook(ctx context.Context, r pod.HookRequest) error {
 	var err error
 	switch h := r.Handler; {
@@ -60,9 +59,9 @@ func (p *Prober) executeHook(ctx context.Context, r pod.HookRequest) error {
 	return nil
 }
 
-// callHook sends the hook's GET: any response is success, whatever its status (C-1.24.2).
-// If a server answers https with plain HTTP, the request is repeated over http, without its
-// Authorization header.
+// callHook sends the hook's GET request. Any response is success, also one with an error status
+// (C-1.24.2). If a server answers https with plain HTTP, callHook repeats the request over http,
+// without its Authorization header.
 func (p *Prober) callHook(ctx context.Context, r pod.HookRequest) error {
 	get := r.Handler.HTTPGet
 	addr, err := address(r.Container, r.PodIP, get.Host, get.Port)
@@ -88,8 +87,8 @@ func (p *Prober) callHook(ctx context.Context, r pod.HookRequest) error {
 		return errors.New(httpErrorText(err, "in time"))
 	}
 	defer resp.Body.Close()
-	// A server may send its answer while it works, and stop when the client closes: read up
-	// to the limit, and ignore errors.
+	// A server may work until the client closes the connection. So read the answer up to the
+	// limit, and ignore errors.
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
 	return nil
 }

@@ -24,8 +24,8 @@ const maxRedirects = 10
 // memory.
 const maxHeader = 256 << 10
 
-// httpGet makes one HTTP request: a status from 200 to 399 is success, from 300 on with a
-// warning; any other status or error is failure (C-1.29.14).
+// httpGet makes one HTTP request (C-1.29.14). A status from 200 to 299 is success, and one from 300 to
+// 399 is success with a warning. Any other status, and an error, is failure.
 func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
 	get := r.Probe.HTTPGet
 	addr, err := address(r.Container, r.PodIP, get.Host, get.Port)
@@ -49,7 +49,7 @@ func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.D
 	if resp.StatusCode < 200 || resp.StatusCode > 399 {
 		return &pod.ProbeFailure{Message: fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode)}
 	}
-	// Read the body up to the limit, so that a server that breaks off fails the probe.
+	// Read the body up to the limit, so that the probe fails if the connection breaks.
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return &pod.ProbeFailure{Message: httpErrorText(err, within(timeout))}
@@ -66,8 +66,8 @@ func do(req *http.Request, timeout time.Duration) (*http.Response, error) {
 	return client.Do(req)
 }
 
-// request builds the GET of a probe or hook to addr. An error is not the container's
-// failure: a restart would not change its spec.
+// request builds the GET request of a probe or hook to addr. An error is not a failure of the
+// container: a restart would not change its spec.
 func request(ctx context.Context, get *v1.HTTPGetAction, addr, userAgent string) (*http.Request, error) {
 	u, err := url.Parse(get.Path)
 	if err != nil {
@@ -115,9 +115,8 @@ func newTransport() *http.Transport {
 	}
 }
 
-// sameHost follows redirects to the same host. A redirect to another host is the answer:
-// success, without a request (C-1.29.14), so that no pod can make the agent send requests
-// in the host's network (F80).
+// sameHost follows redirects to the same host. A redirect to another host is success, and no request
+// follows (C-1.29.14). So no pod can make the agent send requests in the host's network (F80).
 func sameHost(req *http.Request, via []*http.Request) error {
 	if req.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -144,8 +143,8 @@ func plainAnswer(err error) bool {
 	return strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
-// httpFailure is the kubelet's message for a probe without an answer: net/http's error with
-// the URL, without data from the server.
+// httpFailure returns the kubelet's message for a probe without an answer: net/http's error with
+// the URL, but without data from the server.
 func httpFailure(err error) string {
 	of, ok := errors.AsType[*url.Error](err)
 	if !ok {
@@ -168,12 +167,12 @@ func httpFailure(err error) string {
 	return fmt.Sprintf("%s %q: %s", of.Op, sanitized([]byte(of.URL)), cause)
 }
 
-// httpErrorText is a message for a request without an answer. It leaves out the library's
-// quotes of data that is not HTTP.
+// httpTrouble returns a message for a request without an answer. It has no data from the server,
+// which net/http's errors quote.
 func httpErrorText(err error, limit string) string {
 	var record tls.RecordHeaderError
 	var alert tls.AlertError
-	if text := because(err, limit); text != "" {
+	if text := networkReason(err, limit); text != "" {
 		return text
 	}
 	switch {

@@ -7,8 +7,9 @@
 // commands. In this package, the prober is the type Prober.
 //
 // An answer of the container is a result. A failure of the prober itself is an error.
-// Messages are the kubelet's. They contain data from a server only where the kubelet's do
-// and tools read it (the body of a redirect, a gRPC status): printable and short.
+//
+// Messages are the kubelet's. Only two of them contain data from a server, since tools read it: the
+// body of a redirect, and the message of a gRPC status. The data is printable and short.
 package probe
 
 import (
@@ -29,7 +30,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// attempts is how often one probe is tried in case of the prober's own trouble (C-1.29.7).
+// attempts is how often a probe is tried if the prober itself fails (C-1.29.7).
 const attempts = 3
 
 // maxAnswer limits the part of an answer that is read: a body, a command's output
@@ -41,9 +42,10 @@ const loopback = "127.0.0.1"
 
 // Execer runs commands in containers.
 type Execer interface {
-	// ExecSync runs cmd in the container and waits for its end. Output is stdout and stderr
-	// together. A command that exceeds timeout is killed, and the error is then, or wraps,
-	// context.DeadlineExceeded. Any other error says that the command could not be run.
+	// ExecSync runs cmd in the container and waits for its end. output is stdout and stderr
+	// together. A command that exceeds timeout is killed: the error then is or wraps
+	// context.DeadlineExceeded, or has the gRPC code DeadlineExceeded. Any other error says that the
+	// command could not be run.
 	ExecSync(ctx context.Context, containerID string, cmd []string, timeout time.Duration) (exit int32, output []byte, err error)
 }
 
@@ -55,7 +57,7 @@ type Config struct {
 	Version string
 }
 
-// Prober runs probes. It keeps no state and may be used by many goroutines.
+// Prober runs probes and hooks. It has no state, and many goroutines may use it.
 type Prober struct {
 	exec    Execer
 	version string
@@ -75,9 +77,9 @@ func (p *Prober) userAgent(purpose string) string { return "kube-" + purpose + "
 
 // Probe runs one probe and waits for its answer, up to the probe's timeout for each try. It
 // returns nil or a *pod.ProbeWarning for success, and a *pod.ProbeFailure for failure. Any
-// other error is the prober's own trouble in each of three tries (C-1.29.7), or the end of
-// ctx: it says nothing about the container. Trouble that took the whole timeout is not tried
-// again, so that a runtime that hangs does not take three timeouts (F81).
+// other error says nothing about the container: ctx has ended, or the prober itself has failed in
+// each of three tries (C-1.29.7). Probe does not try again after a try that took the whole timeout,
+// so that a runtime that hangs does not take three timeouts (F81).
 func (p *Prober) Probe(ctx context.Context, r pod.ProbeRequest) error {
 	begin := time.Now()
 	var err error
@@ -133,8 +135,8 @@ func tcpSocket(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) e
 	return nil
 }
 
-// address joins host and port: host is the probe's own, else the pod's IP, else loopback; a
-// port name is looked up in the container's ports.
+// address joins host and port. If host is "", it takes the pod's IP, else loopback. It looks a port
+// name up in the container's ports.
 func address(c *v1.Container, podIP, host string, port intstr.IntOrString) (string, error) {
 	if host == "" {
 		host = podIP
@@ -180,15 +182,15 @@ func namedPort(c *v1.Container, name string) (int, bool) {
 	return 0, false
 }
 
-// errStarved is the prober's own trouble: the container is not at fault if this process or
-// machine has no free descriptor (F10).
+// errStarved is a failure of the prober: this process or machine has no free file descriptor, which
+// says nothing about the container (F10).
 var errStarved = errors.New("no file descriptor is left for a connection")
 
 func starved(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// dialFailure is the kubelet's message for a failed connection.
+// dialFailure returns the kubelet's message for a failed connection.
 func dialFailure(op *net.OpError) string {
 	if op == nil {
 		return ""
@@ -213,13 +215,13 @@ func sanitized(b []byte) string {
 	return text
 }
 
-// within is a probe's timeout in a message.
+// within returns a probe's timeout as text for a message.
 func within(timeout time.Duration) string { return fmt.Sprintf("within %s", timeout) }
 
-// because returns why a request has no answer, as people read it: the network's error, without
-// the URL and without data from the other side. limit is the part of the text that names the
-// timeout, such as "within 1s". because returns "" for any other error.
-func because(err error, limit string) string {
+// networkReason returns why a request has no answer, if that is a timeout or an error of the network;
+// "" for any other error. The text has neither the URL nor data from the server. limit is the part of
+// the text that names the timeout, such as "within 1s".
+func networkReason(err error, limit string) string {
 	var op *net.OpError
 	var timed interface{ Timeout() bool }
 	switch {

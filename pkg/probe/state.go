@@ -8,7 +8,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// State is the probe status of one container with the results since its last change. It is
+// State is the probe status of one container, with the results since its last change. It is
 // a value: After returns the next one.
 //
 //	published   result            run                 → published
@@ -16,12 +16,12 @@ import (
 //	none        any               at its threshold    → that result
 //	success     failure           failureThreshold    → failure
 //	failure     success           successThreshold    → success
-//	any         prober's trouble  –                   → unchanged, not counted
+//	any         prober failed     –                   → unchanged, not counted
 type State struct {
 	// Status is the published probe status; it is undefined while Known is false.
 	Status pod.ProbeStatus
-	// Known says that Status holds: one was published for this container, or the probe is a
-	// liveness probe, which begins with success.
+	// Known says that Status is defined: a status was published for this container, or the probe is
+	// a liveness probe, which begins with success.
 	Known bool
 
 	kind  pod.ProbeKind
@@ -29,10 +29,10 @@ type State struct {
 	runOK bool // whether they are successes
 }
 
-// Begin returns the state of one probe at the start of a container (C-1.29.4). Liveness
-// begins with success: only a failure is news. Readiness and startup begin without a
-// status: a new container then counts as neither ready nor started, and after a restart of
-// the agent the earlier status stays until the first new one.
+// Begin returns the state of one probe at the start of a container (C-1.29.4). A liveness probe
+// begins with success. Readiness and startup probes begin without a status: a new container counts as
+// neither ready nor started. After a restart of the agent, a container keeps its reported status until
+// the first new one.
 func Begin(kind pod.ProbeKind, containerID string) State {
 	alive := kind == pod.Liveness
 	return State{kind: kind, Known: alive, Status: pod.ProbeStatus{ContainerID: containerID, OK: alive}}
@@ -58,10 +58,10 @@ func IsProberError(err error) bool {
 	return err != nil && !errors.As(err, &failure) && !errors.As(err, &warning)
 }
 
-// After returns the state after one run of p with the result err of Prober.Probe, and
-// whether it published a status that differs from the one before. Results count when they
-// repeat up to their threshold (C-1.29.8). A *pod.ProbeWarning is a success, and the
-// prober's own trouble changes nothing (C-1.29.7).
+// After returns the state after one run of p; err is the result of Prober.Probe. published says that
+// the run published a status that differs from the one before. A run publishes its result if as many
+// equal results as the threshold have followed each other (C-1.29.8). A *pod.ProbeWarning is a
+// success. A failure of the prober itself changes nothing (C-1.29.7).
 func (s State) After(p *v1.Probe, err error) (next State, published bool) {
 	if IsProberError(err) {
 		return s, false
