@@ -21,8 +21,8 @@ import (
 // version.
 const version = 1
 
-// stored is the format of a pod.Record on disk. Its field names belong to the file: package
-// pod may rename its own.
+// stored is the format of a pod.Record on disk. It is a type of its own, so that fields in package pod
+// can be renamed without a change of the format.
 type stored struct {
 	Namespace  string            `json:"namespace"`
 	Name       string            `json:"name"`
@@ -86,8 +86,7 @@ type storedSpec struct {
 	Placed map[string]pod.Placement `json:"placed,omitempty"`
 }
 
-// storedData identifies the objects that a pod was bound to, without their contents: these
-// are only in the sets.
+// storedData identifies the objects that a pod was bound to. Only the sets have their contents.
 type storedData struct {
 	Objects []storedSum       `json:"objects,omitempty"`
 	Unbound map[string]string `json:"unboundHashes,omitempty"`
@@ -121,8 +120,8 @@ func (e *versionError) Error() string {
 
 var errDamaged = errors.New("checksum mismatch")
 
-// encode returns the file of a record. The bytes of its frame are fixed, so that any damage
-// to it is found:
+// encode returns the content of a record's file. The bytes around the record are fixed, so that decode
+// finds any damage:
 //
 //	{"version":1,"sha256":"<of version and record>","record":<record>}
 func encode(r pod.Record) ([]byte, error) {
@@ -170,8 +169,8 @@ func (w *storedSpec) spec() *pod.Spec {
 		Key: pod.Key{Namespace: w.Namespace, Name: w.Name}, Origin: pod.Origin(w.Origin), Pod: w.Pod,
 		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes, Earlier: w.Earlier, Placed: w.Placed,
 	}
-	// An older nodectl wrote lists without a limit. Entries over the limit are dropped, and
-	// not the pod: it stops after fewer pods.
+	// An older nodectl wrote lists without a limit. Only the entries over the limit are dropped:
+	// the pod then waits for fewer pods when it stops.
 	for _, d := range w.DependsOn[:min(len(w.DependsOn), pod.MaxDependencies)] {
 		s.DependsOn = append(s.DependsOn, pod.Dependency(d))
 	}
@@ -199,8 +198,8 @@ func mapped[A, B any](m map[string]A, f func(A) B) map[string]B {
 
 func frame(version int, payload []byte) []byte { return frameOf("record", version, payload) }
 
-// frameOf returns the file with payload under name, which is the kind of file: one kind is
-// never read as another.
+// frameOf returns the content of a file with payload under name. name is the kind of the file, so that
+// no kind is read as another one.
 func frameOf(name string, version int, payload []byte) []byte {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%d\n%s", version, payload)
@@ -236,7 +235,7 @@ func decode(data []byte) (pod.Record, error) {
 func unframe(data []byte) ([]byte, error) { return unframeOf("record", version, data) }
 
 // unframeOf returns the payload in a frame. It builds the frame again and compares, so that
-// it accepts only what frameOf writes. reads is the newest version it accepts.
+// it accepts only frames that frameOf has made. reads is the newest version that it accepts.
 func unframeOf(name string, reads int, data []byte) ([]byte, error) {
 	head, rest, found := bytes.Cut(data, []byte(`,"sha256":`))
 	number, ok := bytes.CutPrefix(head, []byte(`{"version":`))

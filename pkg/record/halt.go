@@ -13,13 +13,13 @@ import (
 // Halt says why the agent starts no pods: the machine shuts down, or a person has drained the
 // node. It applies until the next boot.
 type Halt struct {
-	Boot  string    `json:"boot"` // the boot ID when it began
+	Boot  string    `json:"boot"` // the ID of the boot in which it began
 	Since time.Time `json:"since"`
 	Cause string    `json:"cause"`
-	// MaxGrace is the most seconds that each pod gets to stop; nil is no limit.
+	// MaxGrace limits the seconds that each pod gets to stop; nil is no limit.
 	MaxGrace *int64 `json:"maxGrace,omitempty"`
-	// Drained is the drain that a shutdown has replaced: it applies again if the shutdown is
-	// cancelled.
+	// Drained is the drain that a shutdown has replaced; nil for none. It applies again if the
+	// shutdown is cancelled.
 	Drained *Halt `json:"drained,omitempty"`
 }
 
@@ -69,8 +69,8 @@ func SaveHalt(root string, h Halt) error {
 	return replace(haltFile(root), append(data, '\n'))
 }
 
-// LoadHalt returns the halt of this boot; ok is false if there is none, or it began before the
-// machine started.
+// LoadHalt returns the saved halt, if it began in the boot with this ID. ok is false if there is none,
+// if it began in an earlier boot, or if boot is "".
 func LoadHalt(root, boot string) (h Halt, ok bool, err error) {
 	data, err := os.ReadFile(haltFile(root))
 	switch {
@@ -85,9 +85,9 @@ func LoadHalt(root, boot string) (h Halt, ok bool, err error) {
 	return h, h.Boot == boot && boot != "", nil
 }
 
-// Applicable returns the part of an earlier agent's halt that applies to this agent, nil if none
+// Applicable returns the part of an earlier agent's halt that applies to this agent; nil if none
 // does. A drain does not apply in a cluster. A shutdown that logind announced applies only to an
-// agent that watches logind: no other one would see its end.
+// agent that watches logind, since only logind announces that the shutdown was cancelled.
 func (h *Halt) Applicable(cluster, logind bool) *Halt {
 	switch {
 	case h == nil, h.Cause == CauseDrain && cluster:
@@ -100,7 +100,7 @@ func (h *Halt) Applicable(cluster, logind bool) *Halt {
 	return &of
 }
 
-// RemoveHalt removes the halt; it is no error if there is none.
+// RemoveHalt removes the saved halt. It succeeds if there is none.
 func RemoveHalt(root string) error {
 	if err := os.Remove(haltFile(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

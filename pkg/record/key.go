@@ -23,8 +23,8 @@ import (
 )
 
 // Key encrypts the Secrets of sets. It is a random number in a file outside the root
-// directory, 0600. With systemd-creds the number in the file is encrypted, by the machine's
-// TPM if there is one. Without, the file has the plain number, which protects only copies
+// directory, with mode 0600. systemd-creds encrypts the number in the file, with the machine's
+// TPM if there is one. Without systemd-creds the file has the plain number: that protects only copies
 // and backups of the root directory.
 //
 // The file is made for the first Secret. Many goroutines may use a Key.
@@ -45,7 +45,7 @@ type opened struct {
 // keyFile is the content of a key's file.
 type keyFile struct {
 	Version int    `json:"version"`
-	Wrapped string `json:"wrapped,omitempty"` // how Key is encrypted: systemd-creds; "" is not
+	Wrapped string `json:"wrapped,omitempty"` // the program that encrypted Key: systemd-creds; "": none
 	Key     []byte `json:"key"`
 }
 
@@ -61,23 +61,23 @@ const (
 	secretsLost = "cannot decrypt Secrets of last good sets"
 )
 
-// noKey has no key: Sets that are read with it lack Secrets.
+// noKey has no key: sets that are read with it lack Secrets.
 var noKey = &Key{}
 
-// NewKey returns the key of a root directory, in a file beside that. creds is the path of
-// systemd-creds, "" for none. It does no I/O.
+// NewKey returns the key of a root directory. Its file is <root>.key. creds is the path of
+// systemd-creds, "" for none. NewKey does no I/O.
 func NewKey(root, creds string) *Key {
 	return &Key{path: filepath.Clean(root) + keySuffix, creds: creds}
 }
 
-// Open reads the key, if there is one. That may execute a program; later uses of the key do
-// not.
+// Open reads the key, if there is one. It may execute systemd-creds. After a successful Open, uses of
+// the key execute nothing.
 func (k *Key) Open() error {
 	_, err := k.open(false)
 	return err
 }
 
-// open returns the key. If there is none, it makes one or returns nil.
+// open returns the key. If there is none, it makes one, or returns nil if make is false.
 func (k *Key) open(make bool) (*opened, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -173,8 +173,8 @@ func (k *Key) make() ([]byte, error) {
 	return number, nil
 }
 
-// run calls systemd-creds to encrypt or decrypt. It binds to no register of the TPM, so
-// that an update of the firmware does not lose the key.
+// run executes systemd-creds to encrypt or decrypt. It binds the key to no register of the TPM, so
+// that an update of the firmware does not make the key unreadable.
 func (k *Key) run(verb string, in []byte) ([]byte, error) {
 	if k.creds == "" {
 		return nil, errors.New("systemd-creds is not available")
@@ -199,8 +199,8 @@ func (k *Key) run(verb string, in []byte) ([]byte, error) {
 	return out, nil
 }
 
-// seal encrypts text; about identifies it, and has to be the same in unseal. The same text
-// gives the same result, so that an unchanged set is not written again.
+// seal encrypts text. about identifies the text, and has to be the same in unseal. Equal inputs give
+// equal results, so that an unchanged set is not written again.
 func (o *opened) seal(about string, text []byte) []byte {
 	sum := hmac.New(sha256.New, o.nonce)
 	fmt.Fprintf(sum, "%d\n%s\n", len(about), about)

@@ -10,10 +10,10 @@ import (
 	"syscall"
 )
 
-// LockedError says that another process holds a root directory.
+// LockedError says that another process has locked a root directory.
 type LockedError struct {
 	Root string
-	PID  int // the holder; 0 if unknown
+	PID  int // of that process; 0 if unknown
 }
 
 func (e *LockedError) Error() string {
@@ -23,10 +23,10 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("%s is in use by another nodectl, process %d", e.Root, e.PID)
 }
 
-// Lock locks root for this process, until unlock is called or the process ends. It does not
-// wait: if another process holds the lock, the error is a *LockedError. There are two
-// kernel locks, on root itself and on <root>/lock, which also has the PID; on a read-only
-// disk without that file, root's own lock is enough (F13).
+// Lock locks root for this process, until unlock is called or the process ends. It makes root if
+// that does not exist. It does not wait: if another process holds the lock, the error is a
+// *LockedError. There are two kernel locks: on root itself, and on the file <root>/lock, which also
+// has the PID. On a read-only disk without that file, root's own lock is enough (F13).
 func Lock(root string) (unlock func(), err error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -41,11 +41,11 @@ func Lock(root string) (unlock func(), err error) {
 		return nil, err
 	}
 	return func() {
-		// Unlock explicitly: a process that is being started may hold copies of the
-		// descriptors for a moment.
+		// Unlock explicitly: a child process may have copies of the descriptors until it executes
+		// its program.
 		for _, f := range []*os.File{file, dir} {
 			if f != nil {
-				_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // closing the last copy unlocks, too
+				_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // if that fails, closing the last copy unlocks
 				f.Close()
 			}
 		}
@@ -107,8 +107,8 @@ func writePID(f *os.File) {
 	_ = f.Truncate(int64(len(text)))
 }
 
-// holder returns the PID in a lock that a process holds, 0 if it names no running process:
-// the holder may be about to write it.
+// holder returns the PID in the file of a lock, 0 if that names no running process: the process that
+// holds the lock may not have written its PID yet.
 func holder(path string) int {
 	text, err := os.ReadFile(path)
 	if err != nil || len(text) > 32 {

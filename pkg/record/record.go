@@ -1,17 +1,21 @@
-// Package record stores the facts about pods that cannot be observed, in one small file
-// each. It also has the lock of a root directory and its node's name.
+// Package record stores the facts about pods that the runtime does not show, in one small file for
+// each pod. It also stores other state of an agent below its root directory, and locks that directory.
 //
 // The engine loads a pod's record when it first sees the pod, and saves it at steps such as
 // a stop or a new instance. The files:
 //
-//	<root>/lock                      held by the agent, with its PID
-//	<root>/node-name                 the node this root belongs to
-//	<root>/pods/<uid>/record.json    one pod
+//	<root>/lock                      locked by the agent, with its PID
+//	<root>/node-name                 the node that the root directory belongs to
+//	<root>/pods/<uid>/record.json    the record of one pod
 //	<root>/sources/…                 each layer's last good set (see Sets)
+//	<root>.key                       the key of the Secrets in these sets (see Key)
+//	<root>/workloads/…               the states of workloads (see Workloads)
+//	<root>/services.json             the addresses and ports of Services
+//	<root>/halt.json                 the drain or shutdown of the node (see Halt)
 //
-// No container stops because a record is lost, is damaged or cannot be written. Only differences
-// and hooks get lost. Specs hold secrets: files have mode 0600, and no error shows the content
-// of one.
+// No container stops because a record is lost, is damaged or cannot be written. Only some status
+// fields and pending hooks are lost. Specs contain secrets: files have mode 0600, and no error
+// contains the content of a file.
 package record
 
 import (
@@ -35,20 +39,20 @@ const (
 	corrupt  = ".corrupt-" // between the name of a damaged file and the time
 )
 
-// Records is the records under one root. Many goroutines may use it, each for different
+// Records has the records under one root. Many goroutines may use it, each for different
 // pods.
 type Records struct {
 	pods string
 
 	mu sync.Mutex
-	// uids maps a key to the UID of its record; nil until every record was read once. It
-	// may be out of date: callers read the record.
+	// uids maps a key to the UID of its newest record; nil until every record was read once. An
+	// entry may be out of date, so callers read the record.
 	uids map[pod.Key]string
-	// kept is how many of uids had a record at the last cleanup.
+	// kept is how many entries of uids the last dropForgotten left.
 	kept int
 }
 
-// fewUIDs is how many keys are kept without a cleanup.
+// fewUIDs is how many entries of uids stay without a call of dropForgotten.
 const fewUIDs = 1000
 
 // New returns the records under root. It does no I/O.
@@ -56,11 +60,12 @@ func New(root string) *Records {
 	return &Records{pods: filepath.Join(root, "pods")}
 }
 
-// Load returns the record of key: the one under uid, else the newest one of an earlier UID,
-// so that the pod's earlier instance is stopped by its own spec. ok is false if there is
-// none. If the record under uid is another pod's, err is a *pod.OwnerError. A damaged record
-// is renamed to record.json.corrupt-<time>, counts as absent, and is named in err. err may
-// come with a record of an earlier UID.
+// Load returns the record of key: the one under uid, else the newest one of an earlier UID. With that
+// one, the pod's earlier instance is stopped by its own spec. ok is false if there is none.
+//
+// If the record under uid belongs to another pod, err wraps a *pod.OwnerError. Load renames a damaged
+// record to record.json.corrupt-<time>, and err names it. Also if err is not nil, rec may be a record
+// of an earlier UID: then ok is true.
 func (r *Records) Load(key pod.Key, uid string) (rec pod.Record, ok bool, err error) {
 	if uid != "" {
 		rec, ok, err = r.read(uid)
@@ -85,7 +90,7 @@ func (r *Records) Load(key pod.Key, uid string) (rec pod.Record, ok bool, err er
 }
 
 // Owner returns the pod whose record is under uid; known is false if there is none. A record
-// of a newer version, or a damaged one, has an owner too, as long as its names can be read.
+// of a newer version or a damaged one also has an owner, if its names can be read.
 func (r *Records) Owner(uid string) (key pod.Key, known bool, err error) {
 	dir, err := r.dir(uid)
 	if err != nil {
@@ -107,8 +112,8 @@ func (r *Records) Owner(uid string) (key pod.Key, known bool, err error) {
 	return pod.Key{Namespace: s.Record.Namespace, Name: s.Record.Name}, s.Record.Name != "", nil
 }
 
-// All returns every readable record, in order of key. An error comes with them: it names
-// each damaged record that was renamed, or says why the directory could not be read.
+// All returns every readable record, in order of key. The error names each record that is damaged,
+// and was renamed, or cannot be read. If the directory cannot be read, it says why.
 func (r *Records) All() ([]pod.Record, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,9 +122,10 @@ func (r *Records) All() ([]pod.Record, error) {
 	return all, err
 }
 
-// Save replaces the record atomically: a reader always finds the whole old or the whole new
-// one. It is synced when Save returns. An unchanged record is not written again. After an
-// error the old record stays and no other file is left.
+// Save replaces the record atomically: a reader always finds the complete old or the complete new
+// one. It is synced when Save returns. Save does not write an unchanged record again. After an
+// error the old record stays, and no temporary file is left. If the UID's record belongs to another
+// pod, the error wraps a *pod.OwnerError.
 func (r *Records) Save(rec pod.Record) error {
 	dir, err := r.dir(rec.UID)
 	if err != nil {
@@ -153,8 +159,9 @@ func (r *Records) Save(rec pod.Record) error {
 	return nil
 }
 
-// dropForgotten drops keys whose records are gone, once there are twice as many as at the
-// last cleanup: the map does not grow with ever new names. The caller holds the mutex.
+// dropForgotten drops the entries of uids whose records are gone, once there are twice as many entries
+// as after the last drop. So the map does not grow without limit when each new pod has a new name. The
+// caller holds the mutex.
 func (r *Records) dropForgotten() {
 	if len(r.uids) <= max(fewUIDs, 2*r.kept) {
 		return
@@ -215,8 +222,8 @@ func decodeOf(uid string, data []byte) (pod.Record, error) {
 	return rec, err
 }
 
-// setAside renames a damaged file, so that a person can look at it, and returns an error
-// that says so.
+// setAside renames a damaged file, so that a person can examine it. It returns an error with both
+// names.
 func setAside(path string, damage error) error {
 	aside := path + corrupt + time.Now().UTC().Format("20060102T150405.000000000Z")
 	if err := os.Rename(path, aside); err != nil {
@@ -228,8 +235,8 @@ func setAside(path string, damage error) error {
 // mostDamaged is how many damaged files of earlier loads a directory keeps.
 const mostDamaged = 9
 
-// removeOldest removes the oldest damaged files of a directory, above mostDamaged. A load calls it
-// before it sets any aside, so that all files that its error names exist.
+// removeOldest removes the oldest renamed damaged files of a directory, above mostDamaged. A load calls
+// it before it renames any, so that all files that its error names exist.
 func removeOldest(dir string) {
 	entries, _ := os.ReadDir(dir) // the next damaged file removes them
 	var damaged []string

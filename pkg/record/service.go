@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// Services keeps the addresses and ports that Services have, as JSON, below the root directory.
+// Services stores the addresses and ports of Services as JSON, below the root directory.
 type Services struct{ file string }
 
 // NewServices returns the Services of a root directory.
@@ -24,7 +24,8 @@ type storedServices struct {
 // servicesVersion is that of the file's content.
 const servicesVersion = 1
 
-// Load decodes the saved state into a value, which stays as it is if there is none.
+// Load decodes the saved state into the value that into points to. Without a saved state, it changes
+// nothing and returns nil.
 func (s Services) Load(into any) error {
 	data, err := os.ReadFile(s.file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -46,7 +47,7 @@ func (s Services) Load(into any) error {
 	return nil
 }
 
-// Save writes a value.
+// Save replaces the saved state by value, atomically. It is synced when Save returns.
 func (s Services) Save(value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -58,13 +59,13 @@ func (s Services) Save(value any) error {
 	return replace(s.file, append(data, '\n'))
 }
 
-// Exists reports whether something was saved.
+// Exists reports whether there is a saved state.
 func (s Services) Exists() bool {
 	_, err := os.Stat(s.file)
 	return err == nil
 }
 
-// Remove removes the file; it is no error if there is none.
+// Remove removes the saved state. It succeeds if there is none.
 func (s Services) Remove() error {
 	if err := os.Remove(s.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -26,28 +26,28 @@ const (
 	largestSet = 256 << 20
 )
 
-// Set is a layer's content when it was last saved: its last-known-good set.
+// Set is the last good set of a layer, as it was last saved.
 type Set struct {
 	Files []pod.LastGoodSet // in byte order of File, none of them empty
-	At    time.Time         // when the layer was last read successfully
+	At    time.Time         // when the layer was last read without an error
 }
 
 // Sets keeps the last good set of every layer under one root:
 //
-//	<root>/sources/<hash of the layer>/layer.json      the layer's name, and when it was last read well
+//	<root>/sources/<hash of the layer>/layer.json      the layer's name, and when it was last read without an error
 //	<root>/sources/<hash of the layer>/<hash>.json     the content of one of its files
 //
-// The real names are inside, covered by the checksum: a file with another one's name counts
-// as damaged. Secrets are encrypted (Key); files are 0600, directories 0700.
+// Each file contains the real names of its layer and file, under its checksum. A file with the name of
+// another one counts as damaged. Secrets are encrypted (Key). Files have mode 0600, directories 0700.
 //
-// Many goroutines may use Sets; a lock lets them run one after the other.
+// Many goroutines may use Sets; their calls run one after the other.
 type Sets struct {
 	dir string
 	key *Key
 
 	mu sync.Mutex
-	// unsaved holds the files that could not be saved, by layer and file: the next Save of
-	// the layer tries again, as after a full disk.
+	// unsaved holds the files that could not be saved, such as on a full disk, by layer and file.
+	// The next Save of the layer tries again.
 	unsaved map[string]map[string]pod.LastGoodSet
 }
 
@@ -58,11 +58,11 @@ func NewSets(root string, key *Key) *Sets {
 
 func setsDir(root string) string { return filepath.Join(root, "sources") }
 
-// Load returns the saved set of every layer, by the layer's name. An error comes with them:
-// it names each damaged file, which was renamed to *.corrupt-<time> and counts as absent,
-// and each unreadable one. If a header is damaged, the newest file's time is used. Load
-// removes half-written files of a killed agent, and encrypts Secrets that an older nodectl
-// wrote in clear text. A Secret that cannot be decrypted is missing from its file.
+// Load returns the saved set of every layer, by the layer's name. If there is an error, the sets
+// lack the files that it names: damaged ones, which Load has renamed to *.corrupt-<time>, and
+// unreadable ones. A Secret that cannot be decrypted is missing from its file. If the header of a
+// layer is damaged, At is the modification time of the newest file. Load removes half-written files
+// of a killed agent, and encrypts Secrets that an older nodectl wrote in clear text.
 func (s *Sets) Load() (map[string]Set, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,8 +80,8 @@ func (s *Sets) Load() (map[string]Set, error) {
 	}, os.Remove, s.encrypt)
 }
 
-// ReadSets returns the sets like Load, and changes nothing: it is for callers without the
-// root's lock. An error comes with the readable sets, and names the unreadable files.
+// LookSets returns the sets like Load, but changes nothing: it is for callers without the root's
+// lock. If there is an error, the sets lack the files that it names.
 func ReadSets(root string, key *Key) (map[string]Set, error) {
 	return readSets(setsDir(root), key, func(path string, damage error) error {
 		return fmt.Errorf("read %s: %w", path, damage)
@@ -98,13 +98,13 @@ func (s *Sets) encrypt(dir string, d decoded) error {
 }
 
 // Save updates the layer's set: each of changed replaces its file in the set, and an empty
-// one removes the file. at is when the layer was last read successfully; Save without
+// one removes the file. at is when the layer was last read without an error; Save without
 // changes records only at.
 //
-// Each file is replaced atomically: a reader always finds the whole old or the whole new
-// one. All is synced when Save returns. Unchanged files are not written again. After an
-// error the old versions of the failed files and the old at stay, no other file is left,
-// and the next Save of the layer tries again.
+// Each file is replaced atomically: a reader always finds the complete old or the complete new
+// one. Everything is synced when Save returns. Unchanged files are not written again. After an
+// error, the failed files and the saved time stay as they were, and no temporary file is left. The
+// next Save of the layer tries the failed files again.
 func (s *Sets) Save(layer string, at time.Time, changed []pod.LastGoodSet) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

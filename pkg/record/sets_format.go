@@ -14,7 +14,7 @@ import (
 )
 
 // setVersion is the version of the format of sets. A new optional field needs no new
-// version. Version 1 has Secrets in clear text; it is still read, and written for files
+// version. Version 1 has Secrets in clear text. It is still read, and it is written for files
 // without a Secret.
 const (
 	setVersion   = 2
@@ -34,7 +34,7 @@ type storedLayer struct {
 }
 
 // storedFileSet is the format of a pod.LastGoodSet on disk. It has the name of its layer, so
-// that only the time is lost with a header.
+// that a lost header costs only the time in it.
 type storedFileSet struct {
 	Layer   string         `json:"layer"`
 	File    string         `json:"file"`
@@ -59,8 +59,7 @@ type sealedObject struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// about identifies an encrypted object by file and layer: it cannot be used in place of
-// another.
+// about identifies an encrypted object, so that it cannot be decrypted in the place of another one.
 func (o *storedObject) about(layer, file string) string {
 	return fmt.Sprintf("%q %q %q %q %q", layer, file, o.Kind, o.Namespace, o.Name)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// readSets reads every set below root. It calls damaged for each invalid file, and reports
-// the error it returns; left for each half-written file of a killed agent, and clear for
-// each file with Secrets in clear text.
+// readSets reads every set below root. It calls damaged for each invalid file, and its error includes
+// that of damaged. It calls left for each half-written file of a killed agent, and clear for each
+// file with Secrets in clear text.
 func readSets(root string, key *Key, damaged func(path string, damage error) error, left func(path string) error, clear func(dir string, d decoded) error) (map[string]Set, error) {
 	dirs, err := layerDirs(root)
 	errs := []error{err}
@@ -58,7 +58,7 @@ func (r *setReader) read() {
 		path := filepath.Join(r.dir, e.Name())
 		switch {
 		case strings.HasSuffix(e.Name(), tmpSuffix):
-			_ = r.left(path) // it does no harm if it stays
+			_ = r.left(path) // a file that stays does no harm
 		case e.Name() == layerFile:
 			r.one(path, r.header)
 		case strings.HasSuffix(e.Name(), setSuffix):
@@ -137,8 +137,8 @@ var (
 	errTooLarge = errors.New("the file is larger than the limit of a set")
 )
 
-// readPlain reads a regular file up to the size limit of a set. It opens no other type:
-// reading a pipe would never end.
+// readPlain reads a regular file up to the size limit of a set. It opens no file of another type, since
+// reading a pipe may never end.
 func readPlain(path string) ([]byte, error) {
 	info, err := os.Lstat(path)
 	switch {

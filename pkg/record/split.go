@@ -10,14 +10,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Split keeps sets in two places: files for which apart is true in memory, in a directory
-// on a file system that does not survive a reboot, and all others on disk.
+// Split keeps sets in two places. Files for which apart is true are in memory: in a directory on a file
+// system that does not survive a reboot. All others are on the disk.
 type Split struct {
 	disk, memory *Sets
 	apart        func(layer string, s pod.LastGoodSet) bool
 }
 
-// NewSplit returns sets in two places; without memory, files for it are not saved at all.
+// NewSplit returns sets in two places. If memory is nil, files for which apart is true are not saved.
 func NewSplit(disk, memory *Sets, apart func(layer string, s pod.LastGoodSet) bool) *Split {
 	return &Split{disk: disk, memory: memory, apart: apart}
 }

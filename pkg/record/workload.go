@@ -28,8 +28,8 @@ type storedWorkload struct {
 	State     json.RawMessage `json:"state"`
 }
 
-// Workloads is the states of workloads under one root, one file each. One goroutine uses it.
-// States hold pod templates, which may hold secrets: files are 0600.
+// Workloads has the states of workloads under one root, one file each. Only one goroutine may use it.
+// States contain pod templates, which may contain secrets: files have mode 0600.
 type Workloads struct{ dir string }
 
 // NewWorkloads returns the states under root. It does no I/O.
@@ -38,8 +38,8 @@ func NewWorkloads(root string) *Workloads {
 }
 
 // Load calls each for every state that can be read, with the layer of the workload and the state
-// as JSON. The error names each damaged file, which was renamed to *.corrupt-<time>, and each
-// unreadable one: they count as absent.
+// as JSON. The error names each damaged file, which Load has renamed to *.corrupt-<time>, and each
+// unreadable one.
 func (w *Workloads) Load(each func(of pod.ObjectKey, layer string, state []byte)) error {
 	tidied := false
 	return w.read(each, func(path string, damage error) error {
@@ -51,7 +51,7 @@ func (w *Workloads) Load(each func(of pod.ObjectKey, layer string, state []byte)
 	})
 }
 
-// ReadWorkloads is Workloads.Load, and changes nothing: it is for callers without the root's lock.
+// LookWorkloads is Workloads.Load, but changes nothing: it is for callers without the root's lock.
 func ReadWorkloads(root string, each func(of pod.ObjectKey, layer string, state []byte)) error {
 	return NewWorkloads(root).read(each, func(path string, damage error) error {
 		return fmt.Errorf("read %s: %w", path, damage)
@@ -119,7 +119,7 @@ func (w *Workloads) Logs(of pod.ObjectKey) string {
 	return filepath.Join(w.dir, "logs", strings.TrimSuffix(name, ".json"))
 }
 
-// Remove removes the state of a workload, and the logs of its versions; it is no error if there is none.
+// Remove removes the state of a workload, and the logs of its versions. It succeeds if there is none.
 func (w *Workloads) Remove(of pod.ObjectKey) error {
 	path := filepath.Join(w.dir, storedWorkload{Kind: of.Kind, Namespace: of.Namespace, Name: of.Name}.file())
 	if err := os.RemoveAll(w.Logs(of)); err != nil {
@@ -153,10 +153,10 @@ func (s storedWorkload) key() pod.ObjectKey {
 	return pod.ObjectKey{Kind: s.Kind, Key: pod.Key{Namespace: s.Namespace, Name: s.Name}}
 }
 
-// plainWorkload is a name that is a file name as it is. Names of Kubernetes have no underscore.
+// plainWorkload matches names of files that need no hash. Names of Kubernetes have no underscore.
 var plainWorkload = regexp.MustCompile(`^[A-Za-z]+_[a-z0-9-]+_[a-z0-9.-]+$`)
 
-// longestWorkload is the longest plain name: a damaged file has the suffix .corrupt-<time>.
+// longestWorkload is the longest name without a hash. It leaves room for the suffix .corrupt-<time>.
 const longestWorkload = 200
 
 // file returns the name of the file: kind, namespace and name, or their hash if they are too long
