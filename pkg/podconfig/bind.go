@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// bindings has the config objects that each pod names, and the unbound pods.
-// The zero value has no pods.
+// bindings has the config objects that each pod names, and the unbound pods. The zero value has no
+// pods.
 type bindings struct {
 	names   sorted.List[naming]     // by pod; only of pods that name objects
 	users   sorted.List[user]       // by object, then pod
@@ -35,8 +35,8 @@ type user struct{ object, pod ident }
 
 func (u user) compareTo(object ident) int { return u.object.compare(object) }
 
-// unboundPod is a pod that names a required object that it cannot get. While a source that
-// may have the object has not answered, problems is empty.
+// unboundPod is a pod that names a required object that is missing or that it may not see. While a
+// source that may have the object has not answered, problems is empty.
 type unboundPod struct {
 	pod      ident
 	problems []pod.Problem
@@ -44,9 +44,9 @@ type unboundPod struct {
 
 func (r unboundPod) compareTo(id ident) int { return r.pod.compare(id) }
 
-// bind returns the fold after it bound the given pods again, and all pods that name one of
-// the given objects. With retryUnbound it also binds all unbound pods again. set has the
-// merged pods after that; changed are those that differ from before.
+// bind binds the given pods again, and all pods that name one of the given objects. With retryUnbound
+// it also binds all unbound pods again. It returns the fold after that, the merged pods (set), and the
+// pods that have changed.
 func (f fold) bind(pods, objects []ident, retryUnbound bool) (next fold, set sorted.List[*pod.Spec], changed []ident) {
 	set = f.merged.Pods
 	ids := slices.Clone(pods)
@@ -102,12 +102,13 @@ func (f fold) beforeBinding(id ident) *pod.Spec {
 	return s
 }
 
-// replace returns the bindings after bind has bound the pods ids again. named has the objects that
-// they name; unbound has the unbound ones of these pods.
+// replace returns the bindings after bind has bound the pods in ids again. named has the objects that
+// these pods name, and unbound has the unbound ones of them.
 func (b bindings) replace(ids []ident, named map[ident][]naming, unbound map[ident][]unboundPod) bindings {
 	newUsers := make(map[ident][]ident) // the changed pods, by object
 	isChanged := make(map[ident]bool)
-	var touched, changed []ident // changed: pods that name other objects than before; touched: their objects before and after
+	var changed []ident // the pods that name other objects than before
+	var touched []ident // the objects that these pods name or named before
 	for _, id := range ids {
 		var before, after []ident
 		if old, known := sorted.Find(b.names, id, naming.compareTo); known {
@@ -166,13 +167,13 @@ type binder struct {
 	summer podspec.Summer
 }
 
-// bind returns s bound to the objects of refs. If a required object is missing, it returns s as
-// an unboundPod, and another version to use, with its old objects (I9). That version is was, else
-// the one that the previous agent stored, else nil.
+// bind returns s bound to the objects of refs. If a required object is missing, it returns s as an
+// unboundPod, and the version to use instead, with its old objects (I9). That version is was, else the
+// one that the previous agent stored, else nil.
 //
-// A pod of an API server is never unbound. bind binds it to the objects that exist, and its
-// containers wait for the others, as in the kubelet. A pod that is being deleted is never unbound
-// either: it only has to stop.
+// A pod of an API server is never unbound. bind binds it to the objects that exist. Its containers
+// wait for the others, as in the kubelet. A pod that is being deleted is never unbound either, because
+// it only has to stop.
 func (b *binder) bind(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *unboundPod) {
 	if len(refs) == 0 && s.Data == nil {
 		return s, nil
@@ -244,8 +245,8 @@ func sameBinding(a, b *pod.Spec) bool {
 		maps.Equal(a.ContainerHashes, b.ContainerHashes)
 }
 
-// object returns the config object for a pod of this kind of source, nil for none. It comes from the
-// first layer that has it and whose objects the pod may see.
+// object returns the config object for a pod of this kind of source, nil for none. The object comes from
+// the first layer that has it and whose objects the pod may see.
 func (f *fold) object(source string, id ident) *pod.Object {
 	for i := range f.layers {
 		l := &f.layers[i]
@@ -259,8 +260,9 @@ func (f *fold) object(source string, id ident) *pod.Object {
 	return nil
 }
 
-// describeMissing describes the object, or the key of o, that a pod of this kind of source
-// names and cannot get. final is false while a source that may have it has not answered yet.
+// describeMissing returns the message and the hint for a missing object or, if o is not nil, for a
+// missing key of o. source is the kind of source of the pod. final is false while a source that may
+// have the object has not answered yet.
 func (f *fold) describeMissing(source string, id ident, r pod.Ref, o *pod.Object) (msg, hint string, final bool) {
 	name := fmt.Sprintf("%s %q", strings.ToLower(r.Kind), r.Name)
 	if r.Kind == pod.KindClaim {
@@ -312,12 +314,12 @@ func placeOf(source string) string {
 	return "in " + source
 }
 
-// unanswered reports whether a layer's source has neither delivered a set or an error nor
+// unanswered reports whether a layer's source has yielded neither a set nor an error, and has not
 // ended.
 func (l LayerState) unanswered() bool { return !l.Ready && l.Error == "" && !l.Ended }
 
-// sameAnswer reports whether the source has answered in the same way in both states of a layer. It
-// may not have answered yet, or have answered with a set, an error or its end.
+// sameAnswer reports whether a layer has the same answer of its source in both states: none, a set, an
+// error or the source's end.
 func (l LayerState) sameAnswer(o LayerState) bool {
 	return l.Ready == o.Ready && l.Ended == o.Ended && (l.Error == "") == (o.Error == "")
 }

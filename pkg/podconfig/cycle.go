@@ -11,25 +11,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// cycles holds the pods that depend on themselves, directly or through others
+// cycles has the pods that depend on themselves, directly or through others
 // (pod.AnnotationDependsOn), and the versions that replace them. The zero value has none.
 type cycles struct {
 	// replacements has the version that replaces the winner of each pod that had to leave a
-	// cycle. It is nil if the pod is left out.
+	// cycle. A nil version leaves the pod out.
 	replacements map[pod.Key]*pod.Spec
 	problems     []pod.Problem // sorted
 	visible      Visible       // see pod.Spec.ResolveDependency
 }
 
 // breakCycles finds the dependency cycles among the winners. ordered has the winners that
-// depend on others. A pod on a cycle keeps its version from before, so that the cycle affects
+// depend on other pods. A pod on a cycle keeps its version in before, so that the cycle affects
 // no running pod. A pod without such a version is left out.
 //
 // Old and new versions together may form new cycles. So breakCycles repeats the search
-// until there is no cycle, or only cycles of versions from before, which stay. If other
-// cycles are left after maxRounds, one more round gives each pod that could be on one its
-// version from before. breakCycles resolves a dependency as the engine does: see
-// pod.Spec.ResolveDependency.
+// until there is no cycle, or only cycles of old versions, which stay. If other cycles are left
+// after maxRounds, one more round gives each pod that could be on a cycle its version in before.
+// breakCycles resolves a dependency as the engine does: see pod.Spec.ResolveDependency.
 func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visible) cycles {
 	c := cycles{visible: visible}
 	if ordered.Len() == 0 {
@@ -56,8 +55,8 @@ func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visibl
 // a source that needs as many rounds as it has pods.
 const maxRounds = 8
 
-// replace gives each of nodes its version from before, and notes a problem for each. It returns
-// the nodes that have that version already, and whether it replaced any.
+// replace gives each of nodes its version in before, and notes a problem for it. It returns the nodes
+// that have that version already (stuck), and whether it replaced any (more).
 func (c *cycles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []*node, more bool) {
 	named := make(map[*node]bool)
 	for _, n := range nodes {
@@ -80,9 +79,8 @@ func (c *cycles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []
 }
 
 // possibleCycles returns the pods that are on a cycle in some combination of new and old versions,
-// in the namespaces of the pods in onCycle. A dependency never leaves its namespace.
-// Once all of these pods use the version from before, a cycle can have only versions from
-// before.
+// in the namespaces of the pods in onCycle. A dependency never leaves its namespace. When all of these
+// pods have their version in before, each cycle that is left consists of such versions.
 func (c cycles) possibleCycles(ordered, before sorted.List[*pod.Spec], onCycle []*node) []*node {
 	namespaces := make(map[string]bool)
 	for _, n := range onCycle {
@@ -210,9 +208,9 @@ const (
 	maxNameBytes = 63
 )
 
-// problem returns the problem that the pod is on a cycle. It shows the first maxNamed dependencies of the
-// shortest cycle through the pod. In a component of more than maxNamed pods only the first
-// problem shows a cycle; named has the components that have such a problem.
+// problem returns the problem that the pod is on a cycle. It shows the first maxNamed dependencies of
+// the shortest cycle through the pod. In a component of more than maxNamed pods, only the first
+// problem shows a cycle. named has the first node of each component that has such a problem.
 func (n *node) problem(named map[*node]bool) pod.Problem {
 	through := fmt.Sprintf(", through some of %d pods", len(n.group))
 	if first := n.group[0]; len(n.group) <= maxNamed || !named[first] {

@@ -15,7 +15,7 @@ import (
 // kindPod is the kind of a pod's ident.
 const kindPod = "Pod"
 
-// Why the winner of a Conflict won (Conflict.Reason).
+// The reasons why the winner of a Conflict won (Conflict.Reason).
 const (
 	reasonLayer = "earlier layer wins"
 	reasonOwner = "the definition in use stays"
@@ -63,8 +63,8 @@ func originOf[T item](v T) pod.Origin {
 	return pod.Origin{}
 }
 
-// identical reports whether two items are equal in everything that a reader of the merged state
-// can see. If so, the older pointer may stay in place of the newer one.
+// identical reports whether two items are equal for a reader of the merged state. If so, the older
+// pointer may stay in place of the newer one.
 func identical[T item](a, b T) bool {
 	if a == b {
 		return true
@@ -86,8 +86,7 @@ func identical[T item](a, b T) bool {
 	return false
 }
 
-// sameContent reports whether a and b have the same content, so that replacing a by b
-// restarts nothing.
+// sameContent reports whether a and b have the same content. If so, replacing a by b restarts nothing.
 func sameContent[T item](a, b T) bool {
 	switch a := any(a).(type) {
 	case *pod.Spec:
@@ -129,13 +128,13 @@ type table[T item] struct {
 
 // change is the effect of one reading on a table.
 type change[T item] struct {
-	files map[string][]T // the files that differ, with their whole new content
-	ids   []ident        // the idents that differ in these files, in any order, perhaps repeated
+	files map[string][]T // the files that differ, with their complete new content
+	ids   []ident        // the idents that differ in these files, in any order; they may repeat
 	// kept returns the version of an ident that the previous agent stored, nil for none.
 	// The function is nil once the layer is ready.
 	kept func(ident) T
-	// successor returns the file that takes over the last good version of an ident, which no
-	// file defines any more; "" for none. The function may be nil.
+	// successor returns the file that takes over the last good version of an ident that no file
+	// defines any more; "" for none. The function may be nil.
 	successor func(ident, T) string
 }
 
@@ -230,9 +229,9 @@ func (t table[T]) winner(id ident) *definition[T] {
 	return nil
 }
 
-// choose returns the definition that wins. definitions is not empty, and sorted by file and
-// index. before is the winner of the last reading, nil for none; kept is the version that
-// the previous agent stored, nil for none. The first of these definitions that exists wins:
+// choose returns the definition that wins. definitions is not empty, and sorted by file and index.
+// before is the winner of the last reading; kept is the version that the previous agent stored. Both
+// may be nil. The first of these definitions that exists wins:
 //
 //	with before:                one in the file of before          the owner stays (F43)
 //	                            one with the content of before     its file was renamed
@@ -240,7 +239,7 @@ func (t table[T]) winner(id ident) *definition[T] {
 //	                            one in the file that kept came from
 //	in any case:                the first one, by path in byte order
 //
-// Of several definitions of one file the first one wins (C-1.2.2).
+// If one file has several definitions, the first one wins (C-1.2.2).
 func choose[T item](definitions []definition[T], before *definition[T], kept T) definition[T] {
 	if before != nil {
 		for _, d := range definitions {

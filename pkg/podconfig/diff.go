@@ -14,23 +14,23 @@ import (
 // Diff returns the updates that lead from old to new, layer by layer in layer order and
 // within a layer in the kubelet's order (C-1.2.10): REMOVE, ADD, UPDATE, DELETE,
 // RECONCILE. If a layer becomes ready and has no ADD, UPDATE or DELETE, Diff adds an ADD
-// without pods before RECONCILE. It reports that the layer is ready (C-1.2.16).
+// without pods before RECONCILE. This ADD reports that the layer is ready (C-1.2.16).
 // A nil old is the empty state.
 //
 // Each pod is in at most one update. The first row that matches decides:
 //
-//	not in old                              ADD        even when it is being deleted already
-//	not in new                              REMOVE     of its last known spec, under its old layer
+//	not in old                              ADD        also if it is being deleted already
+//	not in new                              REMOVE     with its last known spec, in its old layer
 //	other content, deletionTimestamp set    DELETE     (C-1.2.9)
 //	other content                           UPDATE
 //	other status, other layer or file       RECONCILE
-//	contents of its objects known again     RECONCILE  the previous agent recorded only checksums
-//	else                                    nothing    even when its line differs
+//	contents of its objects known again     RECONCILE  old is from a record, which has only checksums
+//	else                                    nothing    also if its line in the file differs
 //
-// The content of a pod is its UID, spec, labels, deletion fields and annotations, except those
-// that the kubelet adds to its own copy (C-1.2.7). The content of the config objects that the
-// pod is bound to belongs to it, too. Unlike in the kubelet, a pod's identity is its key: the same key
-// with another UID is an UPDATE, and the worker replaces the instance.
+// The content of a pod is its UID, spec, labels, deletion fields and annotations, except the
+// annotations that the kubelet adds to its own copy (C-1.2.7). The content of the config objects that
+// the pod is bound to belongs to it, too. Unlike in the kubelet, a pod's identity is its key: the same
+// key with another UID is an UPDATE, and the worker replaces the instance.
 func Diff(old, new *Merged) []PodUpdate {
 	if old == nil {
 		old = &Merged{}

@@ -15,16 +15,16 @@ import (
 // Expander returns the pods of workloads. One goroutine calls it: the one that ranges over
 // Batches or Expanded, or that calls Once.
 type Expander interface {
-	// Expand returns the pods and claims of these workloads, which are those that win the
-	// merge, sorted by key. Unchanged ones keep their pointers. The origin of each is that of
-	// its workload. If two workloads ask for one name, the result has both.
+	// Expand returns the pods and claims of workloads, each list sorted by key. workloads has
+	// those that win the merge. Unchanged pods and claims keep their pointers. Their origin is that
+	// of their workload. If two workloads ask for one name, the result has both.
 	Expand(workloads []*pod.Object) (pods []*pod.Spec, claims []*pod.Object)
-	// Due receives when Expand may return something else for the same workloads. It is nil if
-	// that never happens.
+	// Due returns a channel that can be received from when Expand may return another result for the
+	// same workloads. The channel is nil if that never happens.
 	Due() <-chan struct{}
 }
 
-// dueOf returns when an expander is due; nil for never.
+// dueOf returns the channel of e; nil without an expander.
 func dueOf(e Expander) <-chan struct{} {
 	if e == nil {
 		return nil
@@ -32,9 +32,9 @@ func dueOf(e Expander) <-chan struct{} {
 	return e.Due()
 }
 
-// Expanded yields the state that Once has read, with the pods of its workloads from e. Then it
-// yields a batch each time that e is due, even if no pod changes, until ctx is done. The first
-// batch has the SET of all pods. Config.Expander must be nil. Call Expanded once, after Once.
+// Expanded yields a batch with the state that Once has read and the pods of its workloads from e: one
+// SET of all pods. Then it yields a batch each time that e is due, also if no pod changes, until ctx is
+// done. Config.Expander must be nil. Call Expanded once, after Once.
 func (c *PodConfig) Expanded(ctx context.Context, e Expander) iter.Seq[Batch] {
 	return func(yield func(Batch) bool) {
 		f, _ := c.read.withExpander(e)
@@ -127,9 +127,9 @@ func (l Layer) expand(pods []*pod.Spec, claims []*pod.Object) Layer {
 	return l
 }
 
-// changeTo returns the change of an expansion that leads to these items, which are sorted. The
-// workload that asks for an item takes the place of the item's file. So if two workloads of a layer
-// ask for one name, the workload that has it keeps it.
+// changeTo returns the change of an expansion that leads to the items in now, which are sorted. In an
+// expansion, each workload takes the place of a file. So if two workloads of a layer ask for one name,
+// the workload that already has the item keeps it.
 func changeTo[T item](t table[T], now []T) change[T] {
 	before := make([]T, 0, t.definitions.Len())
 	for d := range t.definitions.All() {
@@ -158,8 +158,8 @@ func changeTo[T item](t table[T], now []T) change[T] {
 	return c
 }
 
-// askerOf identifies the workload that asks for an item. For a pod this is the UID of its
-// controller, wherever the workload is defined. For a claim it is the place of its workload.
+// askerOf identifies the workload that asks for an item. For a pod this is the UID of its controller,
+// which stays if the workload moves to another file. For a claim it is the place of its workload.
 func askerOf[T item](v T) string {
 	if s, is := any(v).(*pod.Spec); is {
 		if owner := metav1.GetControllerOfNoCopy(s.Pod); owner != nil {
@@ -170,8 +170,8 @@ func askerOf[T item](v T) string {
 	return o.Layer() + "\x00" + o.String()
 }
 
-// withoutExpanded returns the pods that none of these workloads may have made. A workload that
-// exists asks for its pods itself, and a pod that its file keeps would win over them.
+// withoutExpanded returns pods without those that one of these workloads may have made. A workload that
+// exists asks for its pods itself, and a kept pod of its file would win over them.
 func withoutExpanded(pods []*pod.Spec, objects []*pod.Object) []*pod.Spec {
 	return slices.DeleteFunc(slices.Clone(pods), func(s *pod.Spec) bool { return isExpandedFrom(s, objects) })
 }

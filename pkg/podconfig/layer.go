@@ -34,10 +34,10 @@ type Layer struct {
 	changedSets    []pod.LastGoodSet // the new last good sets, one for each file whose set changed
 }
 
-// NewLayer returns a layer that is not ready yet. name is the name of its source. kept has
-// the pods that the previous agent stored, of this and other layers; their origins name the
-// files. It has two effects on the layer's first reading. A broken file keeps the pods that came
-// from it (I9). If two files define a pod, the file that the kept pod came from owns it (F43).
+// NewLayer returns a layer that is not ready yet. name is the name of its source. kept has the
+// pods that the previous agent stored, of this and other layers. Their origins name the files. kept
+// has two effects on the layer's first reading. A broken file keeps the kept pods that came from it
+// (I9). If two files define a pod, the file that the kept pod came from owns it (F43).
 func NewLayer(name string, kept []*pod.Spec) Layer {
 	kind, location, _ := strings.Cut(name, ":")
 	return Layer{
@@ -49,8 +49,8 @@ func NewLayer(name string, kept []*pod.Spec) Layer {
 // State returns the exported state of the layer.
 func (l Layer) State() LayerState { return l.state }
 
-// WaitingSince returns the layer as it is while it waits for its source, from now on: Since is
-// now until the source answers.
+// WaitingSince returns the layer with now as LayerState.Since, the beginning of the wait for its
+// source. A layer whose source has answered stays the same.
 func (l Layer) WaitingSince(now time.Time) Layer {
 	if !l.state.Ready && l.state.Error == "" {
 		l.state.Since = now
@@ -58,14 +58,14 @@ func (l Layer) WaitingSince(now time.Time) Layer {
 	return l
 }
 
-// Restore returns the layer with the last good set that the previous agent stored. The layer
-// is not ready before and after that (C-1.3.8): the source's first reading replaces the
-// restored set. If two files have one pod, its owner is determined as in NewLayer (F43).
+// Restore returns the layer with the last good set that the previous agent stored. The layer must not
+// be ready, and is not ready after that either (C-1.3.8): the source's first reading replaces the
+// restored set. If two files have one pod, NewLayer says which one owns it (F43).
 //
 // The set may lack pods that ran, because the previous agent was killed before it wrote them
-// or a part of the set is damaged. So a file that is broken at the first reading keeps its pods
-// as in NewLayer, if the set has nothing of the file. It does not keep pods that another file
-// has. The pods of r.Forbidden stay in this way even if the set has other pods of the file.
+// or a part of the set is damaged. So a file that is broken at the first reading keeps its kept pods
+// (see NewLayer), if the set has nothing of the file. It does not keep pods that another file has. It
+// also keeps the pods of the workloads in r.Forbidden, even if the set has other pods of the file.
 func (l Layer) Restore(r Restored) Layer {
 	next := l.unchanged()
 	var files []pod.LastGoodSet
@@ -86,12 +86,12 @@ func (l Layer) Restore(r Restored) Layer {
 
 // Read returns the layer after a reading of its source, at now.
 //
-// A file with a problem keeps the last good version of each pod and object that it lacks
-// now. Read removes a pod or workload that no file of the layer defines any more, with one
-// exception. If a file has it in a form that was rejected, a user has moved it there: that file
-// takes over its last good version.
+// A file with a problem keeps the last good version of each pod and object that the reading lacks.
+// Read removes a pod or workload that no file of the layer defines any more, with one exception. If
+// another file has a rejected version of it, a user has moved it there: that file takes over its last
+// good version.
 //
-// Read finds the changes by comparing the readings; it does not rely on revisions.
+// Read finds the changes by comparing the readings; it does not use revisions.
 func (l Layer) Read(s source.Snapshot, now time.Time) Layer {
 	next := l.unchanged()
 	if r := l.compare(s.Files); !r.empty() {
@@ -108,8 +108,8 @@ func (l Layer) Read(s source.Snapshot, now time.Time) Layer {
 	return next
 }
 
-// Failed returns the layer after a failed read, at now: all its pods stay. Since keeps
-// the time of the first of several failures in a row.
+// Failed returns the layer after a failed read, at now: all its pods stay. Since is the time of the
+// first of several consecutive failures.
 func (l Layer) Failed(err error, now time.Time) Layer {
 	l = l.unchanged()
 	if l.state.Error == "" {
@@ -199,10 +199,10 @@ func byFile[T item](moved []definition[T]) map[string][]T {
 	return out
 }
 
-// successors returns the function for change.successor. A file takes over the pods and workloads
-// that it has in a form that was rejected. It does so while its last good set stays within the
-// limit of a file. changedSets has the sets that the reading changed; add adds the item to a meter
-// and reports whether it fits.
+// successors returns the function for change.successor. A file takes over the pods and workloads of
+// which it has a rejected version, while its last good set stays within the limit of a file.
+// changedSets has the sets that the reading changed. add adds the item to a meter, and reports whether
+// it fits.
 func (l Layer) successors(changedSets map[string][]pod.LastGoodSet) func(id ident, add func(*source.Meter) bool) string {
 	named := filesWithRejected(l.fileProblems)
 	meters := make(map[string]*source.Meter)
@@ -267,8 +267,8 @@ func newKept(layer string, specs []*pod.Spec) kept {
 	return k
 }
 
-// without returns k without the specs that the restored layer l makes superfluous: those of
-// files and pods that l has. The pods of forbidden workloads stay, because l lacks them.
+// without returns k without the specs that the restored layer l replaces. These are the specs of files
+// whose set l has, except pods of forbidden workloads, and the specs of pods that l has.
 func (k kept) without(l Layer, forbidden []*pod.Object) kept {
 	byFile := make(map[string][]*pod.Spec)
 	for file, kept := range k.byFile {

@@ -1,6 +1,6 @@
 package podconfig
 
-// Layers returns the layers in order, as they are before their sources are read.
+// Layers returns the states of the layers in their order, before any source is read.
 func (c *PodConfig) Layers() []LayerState {
 	states := make([]LayerState, 0, len(c.layers))
 	for _, l := range c.layers {

@@ -9,17 +9,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// Merge returns the state of all layers: for each pod and config object, the version of
+// Merge returns the merged state of layers: for each pod and config object, the version of
 // the first layer that has it. The versions of later layers become conflicts. A pod that
 // depends on itself, directly or through others, is left out and becomes a problem. The
-// result depends only on the content of the layers, never on the order in which they
-// became ready.
+// result depends only on the content of the layers, not on the order in which they became ready.
 func Merge(layers []Layer) *Merged {
 	return newFold(layers, nil, nil).merged
 }
 
-// fold is a merged state with its intermediate results. Thanks to these, the cost of merging the
-// next change of one layer is proportional to that change. A fold is immutable.
+// fold is a merged state with its intermediate results. With these, the cost of merging the next
+// change of one layer is proportional to that change. A fold is immutable.
 type fold struct {
 	// layers are those of the sources. With an expander, as many follow in the same order: each
 	// holds the pods and claims of the workloads of one layer.
@@ -34,14 +33,14 @@ type fold struct {
 	ordered sorted.List[*pod.Spec] // those of winners that depend on other pods
 	cycles  cycles
 	// before has the versions that pods on a cycle keep. At first these are the versions that the
-	// previous agent stored. When a layer that is ready takes another step, before becomes the
+	// previous agent stored. At each step of a layer that was ready before, before becomes the
 	// merged pods before that step.
 	before sorted.List[*pod.Spec]
 
 	bindings bindings
 	// kept has the versions that the previous agent stored. An unbound pod without a merged
-	// version gets its version of kept. kept becomes empty when a layer that is ready takes
-	// another step.
+	// version gets its version in kept. kept becomes empty at the first step of a layer that was
+	// ready before.
 	kept sorted.List[*pod.Spec]
 }
 
@@ -65,9 +64,9 @@ type changes struct {
 	expand            bool // the expander may return other pods for the same workloads
 }
 
-// step returns the fold after layer i became l, and the pods that differ in the merged state. If l
-// is the next step of the fold's layer, step compares only the parts that l changed; otherwise it
-// compares everything in both.
+// step returns the fold after layer i became l, and the pods that may differ in the merged state. If l
+// is the next step of the fold's layer, step merges only the parts that l changed; otherwise it
+// merges everything in both.
 func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	old := f.layers[i]
 	pods, objects := l.changedPods, l.changedObjects
@@ -129,8 +128,8 @@ func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 	return f, pods
 }
 
-// breakCycles returns the fold with p's pods as winners and their cycles broken, and the pods
-// that may have changed. It costs nothing if no pod depends on another.
+// breakCycles returns the fold with the pods of p as winners and without their cycles, and the pods
+// that may have changed. It searches for cycles only if a pod depends on another.
 func (f fold) breakCycles(p remerged[*pod.Spec]) (next fold, changed []ident) {
 	f.winners = p.merged
 	if len(p.changed) == 0 {
@@ -187,7 +186,7 @@ func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], co
 			} else {
 				reason := reasonLayer
 				if layers[i].isExpansion() {
-					if id.kind == pod.KindClaim { // as in Kubernetes: a claim that exists is used
+					if id.kind == pod.KindClaim { // as in Kubernetes, a StatefulSet uses a claim that exists
 						continue
 					}
 					if !wonInExpansion {

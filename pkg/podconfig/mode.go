@@ -41,13 +41,11 @@ func ParseMode(name string) (Mode, error) {
 	return 0, fmt.Errorf("unknown mode %q: want one of %s", name, strings.Join(modeNames[:], ", "))
 }
 
-// Convert converts a batch of an Incremental PodConfig to the updates of the mode, so that
-// one running PodConfig can serve readers in every mode. The other modes have
-// no RECONCILE; a RESTORE becomes a SET, as an ADD does (C-1.3.8). The answer to Sync is the
-// same in every mode (C-1.3.5).
+// Convert converts a batch of an Incremental PodConfig to the updates of the mode. So one running
+// PodConfig can serve readers in every mode. The other modes have no RECONCILE. A RESTORE becomes a
+// SET, as an ADD does (C-1.3.8). The answer to Sync is the same in every mode (C-1.3.5).
 //
-// A SET costs a copy of the list of all pods: call Convert once for all readers of one
-// mode.
+// A SET copies the list of all pods: call Convert once for all readers of one mode.
 func (m Mode) Convert(b Batch) []PodUpdate {
 	if m == Incremental || b.Layer == "" {
 		return b.Updates

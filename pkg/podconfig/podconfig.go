@@ -19,31 +19,33 @@ import (
 // follows a change of the pods of workloads.
 const AllSources = "*"
 
-// Config says which layers there are.
+// Config is the configuration of a PodConfig.
 type Config struct {
 	// Sources are the layers in their order: the first one that defines a pod wins.
 	Sources []source.Source
-	// Mode says which updates describe a change.
+	// Mode says which updates describe a change; the zero value is Incremental.
 	Mode Mode
 	// Recorded has the specs in the pod records of the previous agent. A file that is broken at
-	// the first reading keeps its pods of Recorded. If two files define a pod, Recorded decides which
+	// the first reading keeps its pods in Recorded. If two files define a pod, Recorded decides which
 	// one owns it (see NewLayer). Pods on a cycle and pods that lack an object keep their
-	// version of Recorded, too. It must not change after New.
+	// version in Recorded, too. It must not change after New.
 	Recorded []*pod.Spec
 	// Restored has the last good sets that the previous agent stored, by the layer's name.
 	// A layer uses its set until it is ready (C-1.3.8). Recorded still decides which of two files
 	// owns a pod. If the set lacks the pods of a broken file, they come from Recorded (see
-	// Layer.Restore). Sets of other layers have no effect. It must not change after New.
+	// Layer.Restore). Sets of layers that are not configured have no effect. It must not change
+	// after New.
 	Restored map[string]Restored
-	// Visible is nil if each kind of source sees only its own pods and config objects.
+	// Visible says which pods may use the objects of other kinds of sources; nil: each kind of
+	// source sees only its own pods and config objects.
 	Visible Visible
-	// Expander returns the pods of workloads; nil: workloads are objects, and have no pods. Its
-	// pods and claims form more layers, after all others: one for the workloads of each layer,
-	// in the order of the layers. So a pod or object of a source wins over one of the same key
-	// that a workload asks for.
+	// Expander returns the pods of workloads; nil: workloads are objects without pods. Its pods and
+	// claims form additional layers, after all others: one for the workloads of each layer, in the
+	// order of the layers. So a pod or object of a source wins over one of the same key that a
+	// workload asks for.
 	Expander Expander
-	// Log gets one debug line for each reading; nil discards them. Problems and errors are in the
-	// batches.
+	// Log gets one debug line for each reading; nil discards them. Batches contain problems and
+	// errors.
 	Log *slog.Logger
 }
 
@@ -95,26 +97,24 @@ type message struct {
 	ended    bool
 }
 
-// Batches reads all sources concurrently and yields one Batch for every reading that
-// changed anything. A change can be in pods, config objects, problems, conflicts and skipped
-// entries. It can also be that a layer becomes ready, can or cannot be read, or has ended. While
-// the caller handles a batch, the next readings wait. Batches loses none of them, and merges none
-// with another (C-1.1.3, C-1.1.4).
+// Batches reads all sources concurrently, and yields one Batch for each reading that changes the merged
+// state. A change can be in pods, config objects, problems, conflicts and skipped entries. It can also
+// be that a layer becomes ready, can or cannot be read, or has ended. While the caller handles a batch,
+// the next readings wait. Batches loses no reading, and merges none with another (C-1.1.3, C-1.1.4).
 //
-// Before any reading it yields one Batch for each layer with a Restored set, in layer order.
-// Its RESTORE has those of the layer's pods that no earlier layer has, and may be empty. Restored
-// pods of an earlier layer can be on a cycle with them, or get objects of this layer. Then updates
-// of these earlier pods come before the RESTORE. In the modes other than Incremental a SET replaces
-// a RESTORE that has pods.
+// Before any reading it yields one Batch for each layer with a Restored set, in layer order. The
+// RESTORE in it has the layer's pods that no earlier layer has; it may be empty. Restored pods of an
+// earlier layer can be on a cycle with these pods, or get objects of this layer. Then updates of these
+// earlier pods come before the RESTORE. In the modes other than Incremental, a SET replaces a RESTORE
+// that has pods.
 //
-// The sequence ends when ctx is done, when the caller leaves the loop, or when every
-// source has ended; no goroutine outlives it. It may be ranged over once, and not
-// together with Once: sources are read once.
+// The sequence ends when ctx is done, when the caller leaves the loop, or when every source has ended.
+// No goroutine outlives it. Range over it only once, and do not call Once, because each source can be
+// read only once.
 //
 // With an Expander, the batch of a reading that adds or changes workloads has their pods, too. When
-// the Expander is due, and the merged state then differs, Batches yields another batch, with the
-// layer AllSources. With an Expander whose Due is not nil, the sequence continues after every source has
-// ended.
+// the Expander is due and the merged state changes, Batches yields a batch with the layer AllSources.
+// If the Expander's Due is not nil, the sequence continues after every source has ended.
 func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 	return func(yield func(Batch) bool) {
 		ctx, stop := context.WithCancel(ctx)
@@ -177,17 +177,17 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 	}
 }
 
-// Sync asks Batches for one SET with the merged state of all layers as its next
-// batch, in any mode (C-1.3.5). One SET answers all calls before it. The SET's Source is
-// AllSources. Sync never blocks, and may be called from any goroutine.
+// Sync makes one SET with the merged state of all layers the next batch of Batches, in any mode
+// (C-1.3.5). One SET answers all earlier calls. The SET's Source is AllSources. Sync never blocks, and
+// any goroutine may call it.
 func (c *PodConfig) Sync() {
 	c.sync.Send()
 }
 
-// Once reads every source once, and returns the merged state of all layers. A source may end, or
-// ctx may be done, before the source has answered. Then its layer is not ready, has an Error, and
-// uses its Restored set if there is one. Once may be called once, and not together with Batches.
-// With an Expander, the state has the pods of workloads.
+// Once reads every source once, and returns the merged state of all layers. If a source ends or ctx is
+// done before the source has answered, its layer is not ready and has an Error. It then uses its
+// Restored set, if there is one. With an Expander, the state has the pods of workloads. Call Once only
+// once, and do not use Batches.
 func (c *PodConfig) Once(ctx context.Context) *Merged {
 	start := time.Now()
 	f := newFold(c.waitingLayers(start), c.kept, c.visible)
@@ -240,7 +240,7 @@ func (c *PodConfig) follow(ctx context.Context, i int, s source.Source, messages
 		}
 	}
 	for snapshot, err := range s.Sets(ctx) {
-		// An error at the end of ctx is not the source's.
+		// After the end of ctx, an error says nothing about the source.
 		if ctx.Err() != nil || !send(message{layer: i, snapshot: snapshot, err: err}) {
 			return
 		}
@@ -301,8 +301,8 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 	return next, b
 }
 
-// take returns the fold after one message, the batch of that message, and whether the batch
-// has any change.
+// take returns the fold after one message, the batch of that message, and whether the batch has any
+// change.
 func (c *PodConfig) take(f fold, m message, now time.Time) (fold, Batch, bool) {
 	old := f.layers[m.layer]
 	layer := c.receive(old, m, now)

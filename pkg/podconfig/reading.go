@@ -18,11 +18,10 @@ type layerChange struct {
 	changedSets []pod.LastGoodSet // the files whose last good set changed
 	pods        change[*pod.Spec]
 	objects     change[*pod.Object]
-	problems    map[string][]fileProblems // the files whose problems changed; an empty list: it has none now
+	problems    map[string][]fileProblems // the files whose problems changed; an empty list: the file has none now
 }
 
-// fileProblems holds the problems of one file, and the pods and workloads that it has in a form
-// that was rejected.
+// fileProblems has the problems of one file, and the keys of its rejected pods and workloads.
 type fileProblems struct {
 	file          string
 	problems      []pod.Problem
@@ -34,8 +33,8 @@ func (p fileProblems) compareTo(file string) int { return strings.Compare(p.file
 
 func (r *layerChange) empty() bool { return len(r.changedSets)+len(r.problems) == 0 }
 
-// compare returns the difference between the layer and a new reading, files. Parts that both
-// share cost nothing, and a file that was read again without a change costs one comparison.
+// compare returns the difference between the layer and a new reading, files. It skips parts that both
+// share, and compares a file that was read again without a change only once.
 func (l *Layer) compare(files sorted.List[source.File]) layerChange {
 	var r layerChange
 	for old, new := range sorted.Diff(l.files, files, source.CompareFiles) {
@@ -134,8 +133,8 @@ func (r *layerChange) patchProblems(before sorted.List[fileProblems]) (after sor
 	return after, all
 }
 
-// filesWithRejected returns a function for pods and workloads. It returns the first file in byte
-// order that has one in a form that was rejected; "" for none.
+// filesWithRejected returns a function that finds the first file, in byte order, with a rejected version
+// of a pod or workload; "" for none.
 func filesWithRejected(problems sorted.List[fileProblems]) func(ident) string {
 	var files map[ident]string // made on the first call
 	note := func(id ident, file string) {
@@ -169,12 +168,11 @@ func healthy(f *source.File) bool {
 }
 
 // lastGoodAfter returns the last good set of a file after a reading. It has the pods and
-// objects that were read. If the file has any problem, it also has those of the set before
-// that the reading lacks: a broken file removes nothing (I9, F40). An unchanged item keeps
-// its pointer.
+// objects that were read. If the file has any problem, it also has the items in before that the
+// reading lacks: a broken file removes nothing (I9, F40). An unchanged item keeps its pointer.
 //
-// If the result exceeds the limit of a file, lastGoodAfter returns before and false. Without this
-// limit, a broken file that has other pods at each reading would make the set grow without limit.
+// If the result exceeds the limit of a file, lastGoodAfter returns before and false. Otherwise a
+// broken file with other pods at each reading would make the set grow without limit.
 func lastGoodAfter(before pod.LastGoodSet, f *source.File) (after pod.LastGoodSet, fits bool) {
 	after = pod.LastGoodSet{File: f.File, Pods: share(before.Pods, f.Pods), Objects: share(before.Objects, f.Objects)}
 	if healthy(f) {
@@ -189,8 +187,8 @@ func lastGoodAfter(before pod.LastGoodSet, f *source.File) (after pod.LastGoodSe
 	return after, true
 }
 
-// share returns now, with the pointers of before for unchanged items. If all are unchanged,
-// it returns before itself.
+// share returns now, with the pointers in before for unchanged items. If all items are unchanged, it
+// returns before.
 func share[T item](before, now []T) []T {
 	if len(before) == 0 {
 		return now
@@ -220,9 +218,9 @@ func share[T item](before, now []T) []T {
 	return out
 }
 
-// keepImmutable returns f with the previous version of each immutable object that the file
-// changes, and a problem for each. As in an API server, an immutable object can be deleted
-// and created again, but not edited.
+// keepImmutable returns f. If the file changes an immutable object, the result has the object's previous
+// version and a problem instead. As at an API server, an immutable object can be deleted and created
+// again, but not edited.
 func keepImmutable(before pod.LastGoodSet, f *source.File) *source.File {
 	out := f
 	var at map[ident]int // indexes in f.Objects, the first of each ident; made for the first immutable object
@@ -304,7 +302,7 @@ func sameReading(a, b *source.File) bool {
 		same(a.Problems, b.Problems) && same(a.Broken, b.Broken) && same(a.BrokenObjects, b.BrokenObjects)
 }
 
-// sameItems reports whether two lists have identical items. It costs nothing if they share
+// sameItems reports whether two lists have identical items. It compares no items if the lists share
 // their memory.
 func sameItems[T item](a, b []T) bool {
 	if len(a) != len(b) {
@@ -313,7 +311,7 @@ func sameItems[T item](a, b []T) bool {
 	return len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, identical[T])
 }
 
-// same reports whether two lists are equal. It costs nothing if they share their memory.
+// same reports whether two lists are equal. It compares no elements if the lists share their memory.
 func same[E comparable](a, b []E) bool {
 	if len(a) != len(b) {
 		return false

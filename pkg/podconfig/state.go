@@ -1,9 +1,9 @@
 // Package podconfig merges layers into one set of desired pods and yields the changes
 // as PodUpdates in the kubelet's order.
 //
-// A layer is one source with podconfig's state of it. The state has the last good version of each
-// pod and file, and whether the source can be read. If several files define a pod, it has which one
-// owns the pod. Where two layers define a pod, the earlier one wins. Results are immutable: each
+// A layer is one source and podconfig's state of it. The state has the last good version of each
+// pod and file, and says whether the source can be read. If several files define a pod, it also says
+// which one owns the pod. If two layers define a pod, the earlier one wins. Results are immutable: each
 // merged state is a new value that shares the unchanged Specs with the one before.
 //
 // Numbers such as C-1.2.10, I9 and F43 are entries of docs/contract.md.
@@ -22,13 +22,13 @@ import (
 type Op string
 
 const (
-	SET       Op = "SET"
-	ADD       Op = "ADD"
-	UPDATE    Op = "UPDATE"
-	DELETE    Op = "DELETE"
-	REMOVE    Op = "REMOVE"
-	RECONCILE Op = "RECONCILE"
-	RESTORE   Op = "RESTORE"
+	SET       Op = "SET"       // all pods; others are no longer desired
+	ADD       Op = "ADD"       // new pods
+	UPDATE    Op = "UPDATE"    // pods with other content, see Diff
+	DELETE    Op = "DELETE"    // pods that their source is deleting
+	REMOVE    Op = "REMOVE"    // pods that are no longer desired
+	RECONCILE Op = "RECONCILE" // pods with the same content and another status or place
+	RESTORE   Op = "RESTORE"   // pods of a last good set, before the source has answered
 )
 
 // PodUpdate is one operation on pods of one layer, as in the kubelet.
@@ -39,8 +39,8 @@ type PodUpdate struct {
 	// Pods are sorted by key. A REMOVE has their last known specs. An ADD without pods says
 	// only that the layer is ready (see Diff).
 	Pods []*pod.Spec
-	// Old holds the previous spec of each of Pods, in the same order, for UPDATE, RECONCILE
-	// and DELETE; nil otherwise.
+	// Old has the previous spec of each of Pods, in the same order, for UPDATE, RECONCILE
+	// and DELETE. It is nil for other operations.
 	Old []*pod.Spec
 }
 
@@ -54,10 +54,9 @@ type Batch struct {
 	// Layer is the layer that was read. It is AllSources for a change of the pods of workloads,
 	// and "" for an answer to Sync.
 	Layer string
-	// ChangedSets has the new last good sets of the files of the layer whose set changed. An
-	// empty set means that the file has none any more. A reader that applies the
-	// ChangedSets of every batch has the last good sets of all layers. A RESTORE batch has
-	// the restored sets.
+	// ChangedSets has the new last good set of each file of the layer whose set changed. An empty
+	// set says that the file no longer has one. A reader that applies the ChangedSets of each
+	// batch has the last good sets of all layers. A RESTORE batch has the restored sets.
 	ChangedSets []pod.LastGoodSet
 	// First says that this was the layer's first complete set: it makes the layer ready.
 	First bool
@@ -67,8 +66,8 @@ type Batch struct {
 type Restored struct {
 	Files []pod.LastGoodSet // in byte order of File
 	At    time.Time         // when the layer was last read without an error
-	// Forbidden has the stored workloads that a policy forbids now. They are not in Files. Their
-	// pods stay until their file has no problem, as forbidden pods do.
+	// Forbidden has the stored workloads that a policy forbids now. They are not in Files. Like
+	// forbidden pods, the pods of these workloads stay until their file has no problem.
 	Forbidden []*pod.Object
 }
 
@@ -83,18 +82,18 @@ type Merged struct {
 	Skipped   []pod.Problem            // the files and documents that sources skipped, with reasons
 }
 
-// LayerState is one layer as podconfig knows it.
+// LayerState is the exported state of one layer.
 type LayerState struct {
 	Name     string // "file:/etc/nodectl/manifests"
 	Source   string // kind
 	Location string
-	Ready    bool // has yielded a complete set at least once
-	Ended    bool // the source delivers nothing more; its last set stays
+	Ready    bool // the source has yielded a complete set since the agent started
+	Ended    bool // the source yields nothing more; its last set stays
 	Pods     int  // how many pods the layer has before the merge, with last good versions and pods of workloads
 	// Error is why the last reading failed; "" if it succeeded.
 	Error string
-	// Since is when Error began. Before the source has answered, it is when the wait for
-	// its answer began. Zero otherwise.
+	// Since is the time of the first of the consecutive failures. Before the source has answered,
+	// it is when the wait for its answer began. Else it is zero.
 	Since time.Time
 	// Restored says that the layer is not ready yet, and uses the set that the previous
 	// agent stored.
@@ -103,7 +102,7 @@ type LayerState struct {
 	LastGood time.Time
 }
 
-// Stale reports whether the layer uses an older set because it cannot be read.
+// Stale reports whether the layer uses an older set because its source cannot be read.
 func (l LayerState) Stale() bool { return l.Error != "" && (l.Ready || l.Restored) }
 
 // Conflict is a pod or a config object that two places define. The merge uses Winner.
@@ -121,16 +120,15 @@ func (m *Merged) Pod(key pod.Key) *pod.Spec {
 	return s
 }
 
-// Object returns the config object of that kind and key of the first layer that has one;
-// nil for none. A pod that may not see the objects of that layer is bound to one of a later
-// layer (Config.Visible).
+// Object returns the config object of this kind and key of the first layer that has one; nil for none.
+// A pod that may not see the objects of that layer is bound to the object of a later layer
+// (Config.Visible).
 func (m *Merged) Object(kind string, key pod.Key) *pod.Object {
 	o, _ := sorted.Find(m.Objects, ident{kind, key}, compareItem[*pod.Object])
 	return o
 }
 
-// Ready reports whether layer name is configured and whether it has yielded a
-// complete set.
+// Ready reports whether the layer with this name is configured, and whether it is ready.
 func (m *Merged) Ready(name string) (ready, configured bool) {
 	for _, l := range m.Layers {
 		if l.Name == name {
