@@ -9,11 +9,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// Builder builds Snapshots from the files that a source read: it shares unchanged pods
-// by pointer, counts revisions and collects the changed keys. The cost of a change
-// depends only on the changed file.
+// Builder builds Snapshots from the files that a source has read. It keeps the pointers of unchanged
+// pods, counts revisions and collects the changed keys. The cost of a change depends only on the changed
+// file.
 //
-// It belongs to one goroutine. The zero Builder is ready to use.
+// Only one goroutine may use a Builder. The zero Builder is ready to use.
 type Builder struct {
 	files          sorted.List[File]
 	edits          map[string]*File // the changes that files does not have yet; nil is a removed file
@@ -28,10 +28,9 @@ type Builder struct {
 	rev            uint64
 }
 
-// Put makes f the reading of f.File; notices are the parts that f's parser skipped on purpose. If a
-// pod or object has the content and origin that it has in the last good reading, Put uses the
-// pointer of that reading. Put reports whether the reading differs from the one before. A reading
-// that does not differ costs only a comparison.
+// Put makes f the reading of f.File. notices has the parts that the parser ignored on purpose. If a pod or
+// object has the same content and origin as in the last good reading, Put keeps its pointer. Put reports
+// whether the reading differs from the one before. If it does not, Put only compares the two.
 func (b *Builder) Put(f File, notices []pod.Problem) bool {
 	b.prepare()
 	was, found := b.find(f.File)
@@ -58,7 +57,7 @@ func (b *Builder) Put(f File, notices []pod.Problem) bool {
 	return true
 }
 
-// Remove removes file and its pods from the set.
+// Remove removes file with its pods and objects from the set.
 func (b *Builder) Remove(file string) {
 	was, found := b.find(file)
 	if !found {
@@ -127,7 +126,7 @@ func (b *Builder) Has(file string) bool {
 
 // Files returns the names of all files in the set, in byte order.
 func (b *Builder) Files() []string {
-	b.settle()
+	b.applyEdits()
 	names := make([]string, 0, b.files.Len())
 	for f := range b.files.All() {
 		names = append(names, f.File)
@@ -138,12 +137,12 @@ func (b *Builder) Files() []string {
 // Dirty reports whether anything differs from the last Snapshot.
 func (b *Builder) Dirty() bool { return b.dirty }
 
-// Snapshot returns the complete set as the next revision. Changed has every key whose pods in Files
-// differ from the snapshot before. It also has every key that a broken file kept and no longer
-// keeps.
+// Snapshot returns the complete set as the next revision. Changed has each key whose pods in Files differ
+// from the snapshot before. It also has each key whose last good pod a broken file kept before, and does
+// not keep any more.
 func (b *Builder) Snapshot() Snapshot {
 	b.prepare()
-	b.settle()
+	b.applyEdits()
 	if b.rebuildSkipped {
 		b.allSkipped = slices.Clip(b.skipped)
 		for _, file := range slices.Sorted(maps.Keys(b.notices)) {
@@ -173,8 +172,8 @@ func (b *Builder) prepare() {
 	}
 }
 
-// settle applies the edits to the list of files.
-func (b *Builder) settle() {
+// applyEdits applies the edits to the list of files.
+func (b *Builder) applyEdits() {
 	if len(b.edits) == 0 {
 		return
 	}
@@ -223,9 +222,9 @@ func (b *Builder) note(was, now []*pod.Spec) {
 	}
 }
 
-// lastGoodPods returns the last good pods after the reading f; before has the last good pods
-// until then. The result has the pods of f and, while f has any problem, the other pods of
-// before. If that exceeds the limit of a file, it is before, as in podconfig.
+// lastGoodPods returns the last good pods of a file after the reading f. before has those before it. The
+// result has the pods of f and, if f has any problem, also the other pods of before. If that exceeds the
+// limit of a file, the result is before, as in podconfig.
 func lastGoodPods(before []*pod.Spec, f File) []*pod.Spec {
 	if len(before) == 0 || (!f.Incomplete && len(f.Problems)+len(f.Broken)+len(f.BrokenObjects) == 0) {
 		return f.Pods
@@ -267,14 +266,14 @@ func shareObjects(old, objects []*pod.Object) []*pod.Object {
 	if len(old) == 0 || len(objects) == 0 {
 		return objects
 	}
-	type reading struct { // what sameObject compares
+	type reading struct { // the fields that sameObject compares
 		hash, kind string
 		key        pod.Key
 		origin     pod.Origin
 	}
 	of := func(o *pod.Object) reading { return reading{o.Hash, o.Kind, o.Key, o.Origin} }
 	known := make(map[reading]*pod.Object, len(old))
-	for _, was := range slices.Backward(old) { // of several equal objects the first one counts
+	for _, was := range slices.Backward(old) { // backward, so that the first one of equal objects stays
 		if was.Hash != "" {
 			known[of(was)] = was
 		}

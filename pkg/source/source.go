@@ -1,9 +1,7 @@
-// Package source defines sources. A source reads desired pods from one place and yields
-// complete readings. It decides nothing, and keeps no last good versions: podconfig does.
+// Package source defines sources. A source reads desired pods from one place. It yields the complete set,
+// or an error. It makes no decisions, and keeps no last good versions: podconfig does both.
 //
 // Each source is in its own package below this one, and passes the tests of sourcetest.
-//
-// A source yields the complete set or an error.
 package source
 
 import (
@@ -16,38 +14,36 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// Source is one place of desired pods: one layer.
+// Source reads desired pods from one place: it is one layer.
 type Source interface {
-	// Name returns the layer's kind and location, as Origin.Layer gives it.
+	// Name returns the kind and location of the layer, in the form of pod.Origin.Layer.
 	Name() string
-	// Sets yields the complete set at once, then the complete new set after every
-	// change. An error means that the source could not be read: the last good set stays
-	// in use. The sequence continues, and yields again when the source can be read or
-	// the reason changes. It ends when ctx is done or the caller leaves the loop. It also
-	// ends when nothing can change any more, as with standard input; the last set then
-	// stays in use. The caller calls Sets once.
+	// Sets yields the complete set at once, and the complete new set after each change. An error says
+	// that the source could not be read: the last good set stays in use. The sequence continues after
+	// an error. It yields again when the source can be read, or the reason changes. The sequence ends
+	// when ctx is done or the caller leaves the loop. It also ends when nothing can change any more, as
+	// with standard input; the last set then stays in use. Call Sets only once.
 	Sets(ctx context.Context) iter.Seq2[Snapshot, error]
 }
 
-// Snapshot is one complete reading of a source. It is immutable and shares structure with the
-// previous one: an unchanged part is the same pointer.
+// Snapshot is one complete reading of a source. It is immutable. Unchanged pods and objects have the same
+// pointers as in the snapshot before.
 type Snapshot struct {
-	// Revision rises by one with every snapshot of a source, from 1.
+	// Revision is the number of the snapshot, counted from 1 for each source.
 	Revision uint64
-	// Changed has the keys of the pods that were added, changed or removed since the
-	// snapshot before; in a first snapshot, every key.
+	// Changed has the keys of the pods that were added, changed or removed since the snapshot before,
+	// sorted. In the first snapshot it has all keys.
 	Changed []pod.Key
-	// Files is the reading: one entry for each file, URL, document stream or etcd key, in
-	// byte order of File (see FilesOf). A snapshot shares the list with the one before,
-	// except for the files that changed.
+	// Files has one entry for each file, URL, document stream, etcd key or object of an API server, in
+	// byte order of File (see FilesOf). A snapshot shares unchanged parts of the list with the one
+	// before.
 	Files sorted.List[File]
-	// Skipped lists the parts that the source skipped on purpose, each with its reason.
+	// Skipped has a notice with the reason for each part that the source ignored on purpose.
 	Skipped []pod.Problem
 }
 
-// File is the content of one file of a source. While it has any problem, it removes
-// nothing: podconfig keeps the pods and objects read before, together with those that
-// can be read now.
+// File is the content of one file of a source. While it has any problem, it removes nothing: podconfig
+// keeps the pods and objects that it lacks, and uses those that it has.
 type File struct {
 	File     string
 	Pods     []*pod.Spec
@@ -56,15 +52,14 @@ type File struct {
 	// Incomplete says that the file could not be read or decoded completely. Pods and
 	// Objects have the readable part.
 	Incomplete bool
-	// Broken names the pods that the file has in a form that was rejected.
+	// Broken has the keys of the rejected pods of the file.
 	Broken []pod.Key
-	// BrokenObjects names the workloads that the file has in a form that was rejected. The
-	// Kind is empty where it is not known.
+	// BrokenObjects has the keys of the rejected workloads of the file. Kind is "" if it is not known.
 	BrokenObjects []pod.ObjectKey
 }
 
-// FilesOf returns files as a Snapshot holds them: in byte order of File, each once.
-// Several entries of one File are combined.
+// FilesOf returns files for a Snapshot: in byte order of File, each name once. It joins several entries of
+// one name.
 func FilesOf(files ...File) sorted.List[File] {
 	all := sorted.From(files, CompareFiles).Slice()
 	out := all[:0]

@@ -1,15 +1,13 @@
 // Package apiserver is the source of the pods that an API server has bound to this node,
-// with the ConfigMaps and Secrets that they name. It reads them through pkg/apiclient: one
-// complete list, then a watch, which goes on where it was cut. It lists again whenever a
-// watch may have missed something.
+// with the ConfigMaps and Secrets that they name. It reads them with pkg/apiclient: one complete list, and
+// then a watch. After an interruption, the next watch continues at the last resource version. The source
+// lists again if a watch may have missed a change.
 //
-// Each pod and each object is one source.File, named by the kubeconfig, namespace and
-// name. Any answer that is not a complete one of the API is an error: the last good set
-// stays in use.
+// Each pod and each object is one source.File, named by the kubeconfig, namespace and name. An incomplete
+// answer is an error, and the last good set stays in use.
 //
-// The source removes a pod when the server says that it was deleted, or when two complete
-// lists, a moment apart, lack it. It removes no pod because the server does not answer,
-// nor because of one list.
+// The source removes a pod when an event says that it was deleted, or when two complete lists, a moment
+// apart, lack it. It removes no pod because the server does not answer, or because only one list lacks it.
 package apiserver
 
 import (
@@ -31,32 +29,31 @@ import (
 const (
 	// firstAnswer is how long pods wait for the first answer about the objects that they name.
 	firstAnswer = time.Second
-	// lingerFor is how long events are gathered before they make a snapshot.
+	// lingerFor is how long the source collects events before it yields a snapshot.
 	lingerFor = 5 * time.Millisecond
 )
 
-// Config configures an api source.
+// Config is the configuration of an api source.
 type Config struct {
-	// Kubeconfig is the path of the file that Reader's client uses. It names the source and
-	// its files.
+	// Kubeconfig is the path of the kubeconfig of Reader. It is part of the names of the source and its
+	// files.
 	Kubeconfig string
 	// Reader reads from the API server.
 	Reader *apiclient.Reader
-	// Node is the name of the node whose pods are read, in any case; an API server
-	// knows it in lower case.
+	// Node is the name of the node whose pods the source reads. New converts it to lower case, as an
+	// API server requires.
 	Node string
-	// Spec converts a pod of the server to its spec; file is the name of its
-	// source.File. A nil Spec rejects the pod, and the problems say why; beside a Spec
-	// they are notices. It is called by one goroutine at a time and may keep p.
+	// Spec converts a pod of the server to its spec; file is the name of its source.File. A nil result
+	// rejects the pod, and the problems say why. If the result is not nil, the problems are notices.
+	// Only one goroutine at a time calls Spec. Spec may keep p.
 	Spec func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem)
-	// OnPod gets every pod that the server binds to the node, mirrors included, as the
-	// server shows it now: in the order of its lists and events, from the goroutine of
-	// Sets. gone says that it was deleted, or that a list lacks it; p is then its last
-	// state. p is shared and read only. Seen must not block; it may be nil.
+	// Seen gets each pod that the server has bound to the node, also mirror pods, in the order of lists
+	// and events. The goroutine of Sets calls it. gone says that the pod was deleted, or that a list
+	// lacks it; p is then its last state. Seen must not change p, and must not block; it may be nil.
 	OnPod func(p *v1.Pod, gone bool)
-	// Services has Reader read services while there are pods.
+	// Services says that Reader reads Services while there are pods.
 	Services bool
-	// Log gets debug messages of lists and watches; nil for none.
+	// Log receives debug messages about lists and watches; nil discards them.
 	Log *slog.Logger
 }
 
@@ -64,14 +61,14 @@ type Config struct {
 type Source struct {
 	cfg           Config
 	reader        *apiclient.Reader
-	linger, first time.Duration // the constants above; tests have less time
-	again         time.Duration // retryRefused; tests have less time
+	linger, first time.Duration // lingerFor and firstAnswer; shorter in tests
+	again         time.Duration // retryRefused; shorter in tests
 }
 
 var _ source.Source = (*Source)(nil)
 
-// New returns the source of the pods that the server has bound to cfg.Node. It sends
-// nothing before Sets.
+// New returns the source of the pods that the server has bound to cfg.Node. It sends no request before
+// Sets. An error names the missing field of cfg.
 func New(cfg Config) (*Source, error) {
 	switch {
 	case cfg.Kubeconfig == "":
@@ -90,15 +87,14 @@ func New(cfg Config) (*Source, error) {
 	return &Source{cfg: cfg, reader: cfg.Reader, linger: lingerFor, first: firstAnswer, again: retryRefused}, nil
 }
 
-// Name returns "api:" and the kubeconfig's path: a server that moved is no other
-// layer.
+// Name returns "api:" and the path of the kubeconfig. So a server with a new address is the same layer.
 func (s *Source) Name() string { return "api:" + s.cfg.Kubeconfig }
 
 // file returns the name of the source.File of a pod.
 func (s *Source) file(k pod.Key) string { return s.cfg.Kubeconfig + "#" + k.String() }
 
-// Sets implements source.Source. Its first set comes with the first complete
-// list and waits for nothing else (unlike C-1.8.1). It never ends by itself.
+// Sets implements source.Source. It yields the first set after the first complete list. Unlike the kubelet,
+// it does not wait for the Node object (C-1.8.1). It never ends by itself.
 func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
 		defer s.reader.Release()
@@ -130,23 +126,23 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// run is the state of one run of Sets. It belongs to the goroutine that ranges over Sets.
+// run is the state of one run of Sets. Only the goroutine that ranges over Sets uses it.
 type run struct {
 	*Source
 	*pods
 	*objects
 	yield     func(source.Snapshot, error) bool
-	pause     time.Duration      // before the newest round
-	at        apiclient.Position // of the next watch
-	cut       bool               // the last one did not end when it was due
-	lastError string             // that was yielded, "" after a set
-	yielded   bool               // a set
+	pause     time.Duration      // the delay before the newest round
+	at        apiclient.Position // the position of the next watch; zero: a list comes first
+	cut       bool               // the last watch was interrupted before its requested end
+	lastError string             // the last yielded error; "" after a set
+	yielded   bool               // a set was yielded
 	left      bool               // the caller has left the loop
 }
 
-// round lists if a list has to come first, and watches for as long as watches end when
-// they are due. The error says why there is no list, or no watch; nil means that it is
-// time to try again.
+// round lists if a list has to come first, and then watches. It begins the next watch as long as each ends
+// at its requested end. The error says why a list or a watch failed. If it is nil, the next round may
+// begin.
 func (r *run) round(ctx context.Context) error {
 	for !r.left {
 		if r.at.Host == "" {
@@ -167,9 +163,9 @@ func (r *run) round(ctx context.Context) error {
 	return nil
 }
 
-// readSet reads the complete set. Where that would remove a pod, or give its name to another
-// one, a second list has to agree: a server that was restored from a backup, or lost its
-// data, answers without an error (F71).
+// look reads the complete set. If that would remove a pod, or give its name to another pod, a second list
+// has to confirm it: a server that was restored from a backup, or has lost its data, answers without an
+// error (F71).
 func (r *run) readSet(ctx context.Context) error {
 	newest := r.reader.NewestVersion()
 	first, err := r.list(ctx)
@@ -203,14 +199,14 @@ func (r *run) readSet(ctx context.Context) error {
 		}
 	}
 	r.replace(second, gone, r.flush)
-	r.watchFrom(first) // changes between the two come again as events
+	r.watchFrom(first) // the watch repeats the changes between the two lists as events
 	return nil
 }
 
 // watchFrom makes the next watch begin at l.
 func (r *run) watchFrom(l podList) {
-	// Where a reflector has seen a newer version meanwhile, the next list decides whether the
-	// server was set back.
+	// If another reader has seen a newer version meanwhile, the next watch checks whether the server
+	// was set back.
 	r.seen, r.at, r.cut = l.rv, l.at, apiclient.Older(l.rv, r.reader.NewestVersion())
 	r.syncReaders()
 }
@@ -236,7 +232,7 @@ func (r *run) list(ctx context.Context) (podList, error) {
 	return all, err
 }
 
-// flush yields the set as it is now.
+// flush yields the current set.
 func (r *run) flush() {
 	if r.left {
 		return
@@ -258,5 +254,5 @@ func (r *run) fail(err error) {
 	r.left = !r.yield(source.Snapshot{}, err)
 }
 
-// errBackInTime is the error while a second list has not confirmed the first.
+// errBackInTime is the error until a second list has confirmed the first one.
 var errBackInTime = errors.New("the server's data is older than in the last list (was it restored from a backup?): pods are removed only after a second list confirms it")

@@ -8,10 +8,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/apiclient"
 )
 
-// follow watches from the newest resource version that was seen. due says that the
-// watch ended when it was due, or that a list has to come at once. If the watch before it
-// was cut, the server's data may have been replaced meanwhile: a page of a list shows
-// whether its version still rises. The error says why the watch was refused.
+// follow watches from the newest resource version that was seen. due says that the watch has ended at its
+// requested end, or that the caller has to list at once. If the last watch was interrupted, the server's
+// data may have been replaced meanwhile. Then follow also gets the server's current version, which must
+// not be lower. The error says why the server refused the watch.
 func (r *run) follow(ctx context.Context) (due bool, err error) {
 	transport, err := r.reader.Transport()
 	if err != nil {
@@ -50,7 +50,7 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 			r.at = apiclient.Position{}
 			return true, nil
 		}
-		r.cut = apiclient.Older(now, r.reader.NewestVersion()) // it was answered before that, or the server is set back
+		r.cut = apiclient.Older(now, r.reader.NewestVersion()) // another reader has seen a newer version meanwhile, or the server is set back
 	}
 	events := make(chan apiclient.Event) // cap 0: the reader sends, the loop below receives; the reader waits
 	reader.Go(func() {
@@ -77,8 +77,8 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 	return due, nil
 }
 
-// drain takes events, and the answers of readers, into the set. It yields the set when no
-// more of them come at once, and after an error. It returns why the events have ended.
+// drain applies events, and the answers of readers, to the set. It yields the set when linger has passed
+// since a change, and before it returns an error. It returns why the events have ended.
 func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 	linger := time.NewTimer(time.Hour)
 	defer linger.Stop()
@@ -100,7 +100,7 @@ func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-linger.C:
-			if d := r.wait(); d > 0 { // a pod names the requested object
+			if d := r.wait(); d > 0 { // pods wait for the first answer about an object
 				linger.Reset(d)
 				waits = true
 				continue

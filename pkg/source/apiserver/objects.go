@@ -30,9 +30,9 @@ func (o objectID) compare(p objectID) int {
 	return cmp.Or(strings.Compare(o.kind, p.kind), o.Key.Compare(p.Key))
 }
 
-// objectsOf returns the ConfigMaps and Secrets that p names and that can be, each
-// once. Of a pod that names too many and is accepted all the same, because it is being
-// deleted, it returns the first ones.
+// objectsOf returns the ConfigMaps and Secrets that p names, each once. It leaves out invalid names, which
+// no object can have. A pod that is being deleted may name more than pod.MaxObjects: objectsOf then returns
+// only the first ones.
 func objectsOf(p *v1.Pod) []objectID {
 	var out []objectID
 	for _, r := range pod.Refs(p) {
@@ -46,7 +46,7 @@ func objectsOf(p *v1.Pod) []objectID {
 	return out[:min(len(out), pod.MaxObjects)]
 }
 
-// collection is the object alone, as a node may read it.
+// collection returns the collection of this one object: a node may not list others.
 func (o objectID) collection() apiclient.Collection {
 	if o.kind == pod.KindSecret {
 		return apiclient.Secret(o.Namespace, o.Name)
@@ -54,27 +54,27 @@ func (o objectID) collection() apiclient.Collection {
 	return apiclient.ConfigMap(o.Namespace, o.Name)
 }
 
-// objects are the readers of everything but pods. One goroutine reads each object for as
-// long as a pod names it (C-1.38.10). It belongs to the goroutine that ranges over Sets.
+// objects has the readers of ConfigMaps, Secrets and Services. One goroutine reads each object as long as a
+// pod names it (C-1.38.10). Only the goroutine that ranges over Sets uses the fields.
 type objects struct {
 	begin   func(read func(context.Context)) (end func())
 	answers chan answer // capacity 0: readers send, the goroutine of Sets receives; readers wait
 	readers map[objectID]*reader
-	waiting map[*reader]struct{} // without an answer yet; pods wait for them
-	until   time.Time            // pods wait no longer than this
-	service *reader              // of services; nil for none
-	found   bool                 // since the last set, a first answer said whether an object is there
+	waiting map[*reader]struct{} // the readers without an answer; pods wait for them
+	until   time.Time            // the end of that wait
+	service *reader              // the reader of Services; nil for none
+	found   bool                 // since the last set, a reader has got its first answer
 }
 
-// reader is one goroutine that reads.
+// reader is one goroutine that reads an object, or the Services.
 type reader struct {
 	id       objectID
 	end      func()
-	known    bool // it has answered whether the object is there
+	known    bool // the server has answered whether the object exists
 	failures int
 }
 
-// answer is the result of a reader: the object, or nil if it does not exist, or the error.
+// answer is one result of a reader: the object, nil if it does not exist, or an error.
 type answer struct {
 	from   *reader
 	object *pod.Object
@@ -85,8 +85,9 @@ func newObjects(begin func(read func(context.Context)) (end func())) *objects {
 	return &objects{begin: begin, answers: make(chan answer), readers: map[objectID]*reader{}, waiting: map[*reader]struct{}{}}
 }
 
-// start starts a reader. read calls tell for each answer until its context ends.
-func (o *objects) start(r *reader, limit time.Duration, read func(ctx context.Context, tell func(*pod.Object, error))) {
+// start starts a reader. read calls report for each answer, until its context ends. Pods wait at most for
+// limit for the first answer.
+func (o *objects) start(r *reader, limit time.Duration, read func(ctx context.Context, report func(*pod.Object, error))) {
 	if now := time.Now(); len(o.waiting) == 0 || now.After(o.until) {
 		o.until = now.Add(limit)
 	}
@@ -101,7 +102,7 @@ func (o *objects) start(r *reader, limit time.Duration, read func(ctx context.Co
 	})
 }
 
-// wait returns how long pods still wait for first answers.
+// wait returns for how much longer pods wait for first answers.
 func (o *objects) wait() time.Duration {
 	if len(o.waiting) == 0 {
 		return 0
@@ -109,16 +110,16 @@ func (o *objects) wait() time.Duration {
 	return max(0, time.Until(o.until))
 }
 
-// noteUnread has each pod name those of its objects of which the server has not said whether
-// they are there. The kubelet starts no container that such an object may belong to, also
-// where it is optional.
+// noteUnread sets Spec.Unread of each pod to the objects about which the server has not answered yet. As in
+// the kubelet, no container starts that uses such an object, even if the object is optional.
 func (r *run) noteUnread() {
 	for file := range r.unsure {
 		n := r.naming[file]
 		c, refused := r.refused[file]
 		var unread []pod.ObjectID
 		for _, id := range n.ids {
-			// The object of a pod without room goes with the other pods that have it read.
+			// Another pod may have the object of a pod without room read, but only as long as that
+			// pod exists. So it counts as unread.
 			if read := r.readers[id]; read == nil || !read.known || refused && !c.held {
 				unread = append(unread, pod.ObjectID{Kind: id.kind, Name: id.Name})
 			}
@@ -127,20 +128,20 @@ func (r *run) noteUnread() {
 			n.unread = unread
 			spec := *n.spec
 			spec.Unread = unread
-			r.set.Put(source.File{File: file, Pods: []*pod.Spec{&spec}}, n.said)
+			r.set.Put(source.File{File: file, Pods: []*pod.Spec{&spec}}, n.notices)
 		}
-		// A pod without room stays as it is until it has some: there may be many.
+		// Do not check a pod without room again until that changes: there may be many.
 		if refused || len(unread) == 0 {
 			delete(r.unsure, file)
 		}
 	}
 }
 
-// isDirty reports whether the set may differ from the one yielded last.
+// isDirty reports whether the set may differ from the last yielded one.
 func (r *run) isDirty() bool { return r.set.Dirty() || r.found && len(r.unsure) > 0 }
 
-// syncReaders starts and ends readers, so that the objects that pods name are read, as far
-// as there is room, and no others.
+// syncReaders starts and ends readers, so that they read the objects that pods name and for which there is
+// room, and no others.
 func (r *run) syncReaders() {
 	r.grant()
 	for id := range r.touched {
@@ -149,7 +150,7 @@ func (r *run) syncReaders() {
 		case wanted && read == nil:
 			read = &reader{id: id}
 			r.readers[id] = read
-			r.start(read, r.first, func(ctx context.Context, tell func(*pod.Object, error)) { r.readObject(ctx, id, tell) })
+			r.start(read, r.first, func(ctx context.Context, report func(*pod.Object, error)) { r.readObject(ctx, id, report) })
 		case wanted:
 		case read != nil:
 			r.drop(read)
@@ -163,8 +164,8 @@ func (r *run) syncReaders() {
 	switch wanted := r.cfg.Services && len(r.known) > 0; {
 	case wanted && r.service == nil:
 		r.service = &reader{}
-		r.start(r.service, r.first, func(ctx context.Context, tell func(*pod.Object, error)) {
-			r.reader.ReadServices(ctx, func(err error) { tell(nil, err) })
+		r.start(r.service, r.first, func(ctx context.Context, report func(*pod.Object, error)) {
+			r.reader.ReadServices(ctx, func(err error) { report(nil, err) })
 		})
 	case !wanted && r.service != nil:
 		r.drop(r.service)
@@ -172,8 +173,8 @@ func (r *run) syncReaders() {
 	}
 }
 
-// leaveUnread takes an object that is not read out of the set. One that is held keeps its
-// last state, or is marked as unreadable.
+// leaveUnread removes an object that no reader reads from the set. If the object is held, it keeps its last
+// state, or becomes a file that cannot be read.
 func (r *run) leaveUnread(id objectID) {
 	file := r.objectFile(id)
 	switch {
@@ -189,8 +190,7 @@ func (r *run) drop(read *reader) {
 	delete(r.waiting, read)
 }
 
-// takeAnswer puts an answer into the set. While an object cannot be read, the set keeps its
-// last state.
+// takeAnswer applies an answer to the set. While an object cannot be read, the set keeps its last state.
 func (r *run) takeAnswer(a answer) {
 	read := a.from
 	if read == r.service {
@@ -221,8 +221,8 @@ func (r *run) takeAnswer(a answer) {
 	delete(r.waiting, read)
 }
 
-// markUnread marks the objects without an answer as unreadable, so that they do not
-// count as deleted.
+// markUnanswered adds the objects without an answer to the set as files that cannot be read, so that they do
+// not count as deleted.
 func (r *run) markUnread() {
 	for read := range r.waiting {
 		if file := r.objectFile(read.id); read != r.service && !r.set.Has(file) {
@@ -236,7 +236,7 @@ func unread(file, why string) source.File {
 	return source.File{File: file, Incomplete: true, Problems: []pod.Problem{{File: file, Msg: "cannot be read: " + why}}}
 }
 
-// await waits for first answers. It reports whether ctx goes on.
+// await waits for first answers. It returns false if ctx ends.
 func (r *run) await(ctx context.Context) bool {
 	for r.wait() > 0 {
 		timer := time.NewTimer(r.wait())
@@ -254,8 +254,7 @@ func (r *run) await(ctx context.Context) bool {
 	return true
 }
 
-// sleep waits for d, or until or is closed, and takes answers meanwhile. It reports whether
-// ctx goes on.
+// sleep waits for d, or until or is closed, and applies answers meanwhile. It returns false if ctx ends.
 func (r *run) sleep(ctx context.Context, d time.Duration, or <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -276,19 +275,19 @@ func (r *run) sleep(ctx context.Context, d time.Duration, or <-chan struct{}) bo
 // objectFile returns the name of the source.File of an object.
 func (s *Source) objectFile(id objectID) string { return s.cfg.Kubeconfig + "#" + id.String() }
 
-// readObject reads one object until ctx ends, or until the object is immutable. Where a
-// list lacks an object that was there, a second list has to confirm it, as for pods (F71).
-func (s *Source) readObject(ctx context.Context, id objectID, tell func(*pod.Object, error)) {
+// readObject reads one object until ctx ends, or until the object is immutable. If a list lacks an object
+// that existed before, a second list has to confirm that, as for pods (F71).
+func (s *Source) readObject(ctx context.Context, id objectID, report func(*pod.Object, error)) {
 	there, doubted := false, false
-	say := func(o apiclient.Object) apiclient.Next {
+	show := func(o apiclient.Object) apiclient.Next {
 		there, doubted = o != nil, false
 		if o == nil {
-			tell(nil, nil)
+			report(nil, nil)
 			return apiclient.Continue
 		}
-		said := s.objectOf(id, o)
-		tell(said, nil)
-		if said.Immutable() {
+		object := s.objectOf(id, o)
+		report(object, nil)
+		if object.Immutable() {
 			return apiclient.Stop
 		}
 		return apiclient.Continue
@@ -300,25 +299,25 @@ func (s *Source) readObject(ctx context.Context, id objectID, tell func(*pod.Obj
 			at := slices.IndexFunc(all, is)
 			switch {
 			case at >= 0:
-				return say(all[at])
+				return show(all[at])
 			case there && !doubted:
 				doubted = true
 				return apiclient.ListAgain
 			}
-			return say(nil)
+			return show(nil)
 		},
 		Event: func(e apiclient.Event) apiclient.Next {
 			switch {
 			case !is(e.Object):
 				return apiclient.Continue
 			case e.Type == watch.Deleted:
-				return say(nil)
+				return show(nil)
 			}
-			return say(e.Object)
+			return show(e.Object)
 		},
 		Failed: func(err error) {
 			s.cfg.Log.Debug("Failed to read object", "object", id.String(), "error", err)
-			tell(nil, err)
+			report(nil, err)
 		},
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// show passes a complete list to cfg.OnPod: pods that it lacks are gone.
+// show passes a complete list to cfg.Seen. Pods that the list lacks are passed as gone.
 func (p *pods) show(l podList) {
 	if p.cfg.OnPod == nil {
 		return
@@ -31,7 +31,7 @@ func (p *pods) show(l podList) {
 	}
 }
 
-// showEvent passes an event to cfg.OnPod, unless it is old.
+// showEvent passes an event to cfg.Seen, unless an event or list before it was newer.
 func (p *pods) showEvent(kind watch.EventType, v *v1.Pod) {
 	if p.cfg.OnPod == nil || kind == watch.Bookmark || !p.bound(v) {
 		return
@@ -56,7 +56,7 @@ func (p *pods) showOne(v *v1.Pod) {
 	if was != nil && was.UID != v.UID {
 		p.hide(was)
 	}
-	now := *v               // it keeps no page of a list, and shares nothing that put writes to
+	now := *v               // a copy, so that it keeps no page of a list in memory, and put does not change it
 	now.ManagedFields = nil // as in put
 	p.shown[key] = &now
 	p.cfg.OnPod(&now, false)
@@ -67,7 +67,7 @@ func (p *pods) hide(v *v1.Pod) {
 	p.cfg.OnPod(v, true)
 }
 
-// bound reports whether a pod is this node's, a mirror or not.
+// bound reports whether the server has bound a pod to this node. Mirror pods count.
 func (p *pods) bound(v *v1.Pod) bool {
 	return v.Spec.NodeName == p.cfg.Node && v.Name != "" && v.Namespace != ""
 }

@@ -102,8 +102,8 @@ func TestC_1_8_DeletedBeforeItWasSeen(t *testing.T) {
 	}
 }
 
-// A pod that was deleted and created again under its name has its new UID in the set,
-// whether the watch showed that, missed it, or showed it in one burst.
+// A pod that was deleted and created again under its name has its new UID in the set. That holds
+// if the watch showed the change, missed it, or showed it in one burst.
 //
 // Shows: F73
 func TestF73_RecreatedWithAnotherUID(t *testing.T) {
@@ -179,7 +179,7 @@ func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 }
 
 // A pod that the fields' table rejects is a problem of its own file and affects no
-// other pod; once corrected, it is in the set.
+// other pod. Once corrected, it is in the set.
 //
 // Shows: C-1.8
 func TestC_1_8_RejectedPodIsAProblemOfItsOwn(t *testing.T) {

@@ -66,9 +66,9 @@ func (o once) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// A server that accepts the connection and never answers does not make its layer ready,
-// yields no error while it may still answer, and delays neither the arrival nor the
-// removal of another layer's pod.
+// A server that accepts the connection and never answers does not make its layer ready, and
+// yields no error while it may still answer. It delays neither the arrival nor the removal of
+// another layer's pod.
 //
 // Shows: F50
 func TestF50_FilePodsNeverWaitForTheServer(t *testing.T) {

@@ -10,42 +10,43 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// pods is the set as the server's lists and events made it.
+// pods is the set that follows from the server's lists and events. Names of files are those of
+// source.File.
 type pods struct {
 	*Source
 	set     source.Builder
-	known   map[string]version     // the input of each source.File, by name
-	deleted map[types.UID]struct{} // since the last list; a UID is never used again
-	opened  map[string]struct{}    // files emptied since the last snapshot
-	seen    string                 // where the next watch begins
-	names   map[string][]objectID  // objects that are read for the pods, by name of source.File
+	known   map[string]version     // the pods of the set, by file
+	deleted map[types.UID]struct{} // pods deleted since the last list; a UID is never used again
+	opened  map[string]struct{}    // files that were removed since the last snapshot
+	seen    string                 // the newest resource version that was seen: the next watch begins there
+	names   map[string][]objectID  // the objects that are read for the pods, by file
 	tally                          // of names
 
-	naming map[string]*namingPod // by name of source.File: the pods that name objects
+	naming map[string]*namingPod // the pods that name objects, by file
 	unsure map[string]struct{}   // files of naming whose unread objects may have changed
 
 	touched map[objectID]struct{} // objects whose users may have changed
 
-	claims  map[string]claim // by name of source.File: the next grant decides on them
-	refused map[string]claim // those without room
+	claims  map[string]claim // the claims that the next grant decides about, by file
+	refused map[string]claim // the claims without room, by file
 	held    tally            // of the claims that are held
 	moved   bool             // names has changed since claims were refused
 
-	shown map[pod.Key]*v1.Pod // that cfg.OnPod got; empty where there is none
+	shown map[pod.Key]*v1.Pod // the pods that cfg.Seen got; empty if cfg.Seen is nil
 }
 
-// namingPod is a pod that names objects, as it is in the set.
+// namingPod is a pod of the set that names objects.
 type namingPod struct {
-	spec   *pod.Spec // with no unread objects
-	said   []pod.Problem
-	ids    []objectID
-	unread []pod.ObjectID
+	spec    *pod.Spec // without unread objects
+	notices []pod.Problem
+	ids     []objectID     // the objects that it names
+	unread  []pod.ObjectID // those of them about which the server has not answered
 }
 
 // version is one state of one pod.
 type version struct {
 	uid types.UID
-	rv  string // "" when it may be from before the server's data were set back
+	rv  string // the resource version; "" if it may be from before the server's data were set back
 }
 
 // podList is one complete list of pods.
@@ -55,8 +56,8 @@ type podList struct {
 	pods []*v1.Pod
 }
 
-// maxDeleted bounds the UIDs of deleted pods that are kept between two lists. Old events
-// are rare and come soon, if at all.
+// maxDeleted limits the UIDs of deleted pods that are kept between two lists. Old events of a deleted pod
+// are rare, and come soon after its deletion.
 const maxDeleted = 4096
 
 func newPods(s *Source) *pods {
@@ -74,15 +75,15 @@ func (p *pods) snapshot() source.Snapshot {
 	return p.set.Snapshot()
 }
 
-// isDesired reports whether this node runs a pod. A mirror pod shows a pod of another layer
-// (C-1.4.1, C-1.12.2). A server without field selectors sends the pods of all nodes.
+// isDesired reports whether this node runs a pod. A mirror pod only shows a pod of another layer (C-1.4.1,
+// C-1.12.2). A server without field selectors sends the pods of all nodes.
 func (p *pods) isDesired(v *v1.Pod) bool {
 	_, mirror := v.Annotations[pod.AnnotationConfigMirror]
 	return !mirror && p.bound(v)
 }
 
-// unconfirmed returns the pods that l would remove, by name of source.File: it lacks them, or
-// has them under another UID. The values are their UIDs here.
+// doubts returns the pods of the set that l lacks, or has with another UID. The result has their UIDs in
+// the set, by file.
 func (p *pods) unconfirmed(l podList) map[string]types.UID {
 	there := make(map[string]types.UID, len(l.pods))
 	for _, v := range l.pods {
@@ -99,8 +100,8 @@ func (p *pods) unconfirmed(l podList) map[string]types.UID {
 	return unconfirmed
 }
 
-// replace makes the set that of l, except for unconfirmed pods that are not in gone: the watch
-// shows whether they are deleted.
+// replace makes the set that of l. It removes a pod that l lacks only if the pod is in gone. Other such
+// pods stay, and the watch shows whether they are deleted.
 func (p *pods) replace(l podList, gone map[string]types.UID, flush func()) {
 	clear(p.deleted)
 	unconfirmed := p.unconfirmed(l)
@@ -119,7 +120,7 @@ func (p *pods) replace(l podList, gone map[string]types.UID, flush func()) {
 	}
 }
 
-// take applies an event to the set. Events that are old or come twice change nothing.
+// take applies an event to the set. Old and repeated events change nothing.
 func (p *pods) take(e apiclient.Event, flush func()) {
 	v, is := e.Object.(*v1.Pod)
 	if !is {
@@ -150,9 +151,9 @@ func (p *pods) take(e apiclient.Event, flush func()) {
 	}
 }
 
-// put makes v its file's content. If v is rejected, and an earlier pod of this name was
-// deleted, flush yields the set without that pod first: a rejected file keeps its last good
-// version in use.
+// put makes v the content of its file. If v is rejected and an earlier pod of this name was deleted, put
+// first calls flush, which yields the set without that pod. Otherwise the rejected file would keep the
+// deleted pod in use.
 func (p *pods) put(v *v1.Pod, flush func()) {
 	file := p.file(pod.KeyOf(v))
 	is, known := p.known[file]
@@ -160,22 +161,22 @@ func (p *pods) put(v *v1.Pod, flush func()) {
 	if known && is == now && now.rv != "" {
 		return
 	}
-	v.ManagedFields = nil // not used here, and half of the memory
+	v.ManagedFields = nil // nodectl does not use them, and they take half of the memory
 	f := source.File{File: file}
-	spec, said := p.cfg.Spec(v, file)
-	for i := range said {
-		if said[i].File == "" {
-			said[i].File = file
+	spec, notices := p.cfg.Spec(v, file)
+	for i := range notices {
+		if notices[i].File == "" {
+			notices[i].File = file
 		}
 	}
 	if spec != nil {
 		f.Pods = []*pod.Spec{spec}
 		p.claim(file, spec)
-		p.noteNaming(file, &namingPod{spec: spec, said: said, ids: p.claims[file].ids})
+		p.noteNaming(file, &namingPod{spec: spec, notices: notices, ids: p.claims[file].ids})
 	} else {
 		p.unclaim(file)
 		f.Broken = []pod.Key{pod.KeyOf(v)}
-		f.Problems, said = said, nil
+		f.Problems, notices = notices, nil
 		if len(f.Problems) == 0 {
 			f.Problems = []pod.Problem{{File: file, Msg: "is rejected"}}
 		}
@@ -192,10 +193,10 @@ func (p *pods) put(v *v1.Pod, flush func()) {
 		}
 	}
 	p.known[file] = now
-	p.set.Put(f, said)
+	p.set.Put(f, notices)
 }
 
-// remove takes a file and its pod out of the set.
+// remove removes a file with its pod from the set.
 func (p *pods) remove(file string, uid types.UID) {
 	delete(p.known, file)
 	if len(p.deleted) >= maxDeleted {

@@ -14,25 +14,26 @@ import (
 )
 
 const (
-	// maxObjects is how many ConfigMaps and Secrets are read at once: each has a goroutine
-	// and a watch. The server binds any number of pods, whatever the node admits.
+	// maxObjects limits how many ConfigMaps and Secrets the source reads: each has a goroutine and a
+	// watch. The server may bind more pods to the node than the node admits.
 	maxObjects = 20_000
-	// A pod that has not started needs room for smallFirst times its objects. Where room is
-	// short, pods that name few still get theirs.
+	// smallFirst is the weight of the objects of a pod that has not started. It needs room for so many
+	// times its objects. So pods that name few objects still get theirs if there is little room.
 	smallFirst = 8
-	// retryRefused is how long a change waits for further ones, before the source checks pods
-	// without room again.
+	// retryRefused is how long the source waits for further changes before it decides again about pods
+	// without room.
 	retryRefused = time.Second
 )
 
-// claim is the objects that are to be read for a pod.
+// claim has the objects that the source shall read for a pod.
 type claim struct {
 	ids    []objectID // sorted, all of one namespace
-	weight int        // smallFirst, or 1 of a pod that has started
-	held   bool       // the pod has started and has no room, and its objects are held
+	weight int        // 1 for a pod that has started, else smallFirst
+	held   bool       // the pod has started and has no room, and its objects are held (see refuse)
 }
 
-// same reports whether two claims are equal. A retry costs no comparison.
+// same reports whether two claims are equal. It compares no objects if the claims share the list, as in a
+// retry.
 func (c claim) same(d claim) bool {
 	if c.weight != d.weight || len(c.ids) != len(d.ids) {
 		return false
@@ -42,8 +43,8 @@ func (c claim) same(d claim) bool {
 
 // tally counts how many pods name an object. It has at most maxObjects objects.
 type tally struct {
-	users map[objectID]int // at least 1
-	used  map[string]int   // by namespace: objects that have users; at least 1
+	users map[objectID]int // how many pods name each object, at least 1
+	used  map[string]int   // how many objects of each namespace have users, at least 1
 }
 
 func newTally() tally { return tally{users: map[objectID]int{}, used: map[string]int{}} }
@@ -64,8 +65,9 @@ func (t *tally) drop(id objectID) {
 	}
 }
 
-// hasRoom reports whether the objects of c may be added. A namespace has at most as many as
-// are left for the others: one has half, and two have two thirds.
+// hasRoom reports whether the objects of c may be added. A namespace may have at most as many objects as
+// the room that is left for all others. So one namespace gets at most half of all room, and two together
+// get two thirds.
 func (t *tally) hasRoom(c claim) bool {
 	if len(c.ids) == 0 {
 		return true
@@ -74,7 +76,7 @@ func (t *tally) hasRoom(c claim) bool {
 	return t.fresh(c.ids, room) <= room
 }
 
-// fresh returns how many of ids have no users. It ends the count above most: each retry asks
+// fresh returns how many of ids have no users. It stops counting above most, because each retry calls it
 // for all pods without room.
 func (t *tally) fresh(ids []objectID, most int) int {
 	n := 0
@@ -88,8 +90,8 @@ func (t *tally) fresh(ids []objectID, most int) int {
 	return n
 }
 
-// claim notes the objects to be read for a file's pod; grant decides. A terminated pod
-// needs none.
+// claim notes which objects the source shall read for a file's pod; grant decides about them. A terminated
+// pod needs none.
 func (p *pods) claim(file string, s *pod.Spec) {
 	c := claim{weight: smallFirst}
 	if !s.EndedAtServer() {
@@ -104,8 +106,8 @@ func (p *pods) claim(file string, s *pod.Spec) {
 // unclaim removes the claim of a file's pod.
 func (p *pods) unclaim(file string) {
 	delete(p.claims, file)
-	p.settle(file)
-	p.name(file, nil)
+	p.endRefusal(file)
+	p.setNames(file, nil)
 	p.noteNaming(file, &namingPod{})
 }
 
@@ -119,16 +121,15 @@ func (p *pods) noteNaming(file string, n *namingPod) {
 	p.naming[file], p.unsure[file] = n, struct{}{}
 }
 
-// settle notes that a file's pod does not wait for room.
-func (p *pods) settle(file string) {
+// endRefusal notes that a file's pod does not wait for room.
+func (p *pods) endRefusal(file string) {
 	p.release(p.refused[file])
 	delete(p.refused, file)
 	p.set.Remove(p.refusal(file))
 }
 
-// refuse notes that a file's pod waits for room. The objects of one that has started are held: they
-// do not count as deleted, so its volumes keep their content. There is room for as many held
-// objects as for read ones.
+// refuse notes that a file's pod waits for room. If the pod has started, its objects are held: they do not
+// count as deleted, so that its volumes keep their content. At most maxObjects objects are held.
 func (p *pods) refuse(file string, c claim) {
 	was := p.refused[file]
 	if !c.same(was) {
@@ -157,8 +158,8 @@ func (p *pods) release(c claim) {
 	}
 }
 
-// grant decides on the claims: of pods that have started first, then of those that name few
-// objects. A pod without room keeps its objects.
+// grant decides about the claims. It begins with pods that have started, and then with those that name few
+// objects. A pod without room keeps the objects that it already has.
 func (p *pods) grant() {
 	files := slices.SortedFunc(maps.Keys(p.claims), func(a, b string) int {
 		c, d := p.claims[a], p.claims[b]
@@ -167,14 +168,14 @@ func (p *pods) grant() {
 	for _, file := range files {
 		c := p.claims[file]
 		if p.hasRoom(c) {
-			p.settle(file)
-			p.name(file, c.ids)
+			p.endRefusal(file)
+			p.setNames(file, c.ids)
 			if len(c.ids) > 0 {
 				p.unsure[file] = struct{}{}
 			}
 			continue
 		}
-		p.name(file, slices.DeleteFunc(slices.Clone(p.names[file]), func(id objectID) bool {
+		p.setNames(file, slices.DeleteFunc(slices.Clone(p.names[file]), func(id objectID) bool {
 			_, still := slices.BinarySearchFunc(c.ids, id, objectID.compare)
 			return !still
 		}))
@@ -184,7 +185,7 @@ func (p *pods) grant() {
 	clear(p.claims)
 }
 
-// retry has the next grant decide again on pods without room.
+// retry has the next grant decide again about pods without room.
 func (p *pods) retry() {
 	for file, c := range p.refused {
 		if _, newer := p.claims[file]; !newer {
@@ -194,13 +195,13 @@ func (p *pods) retry() {
 	p.moved = false
 }
 
-// refusal is the name of the source.File that says that a pod has no room.
+// refusal returns the name of the source.File with the problem that a pod has no room.
 func (s *Source) refusal(file string) string {
 	return s.cfg.Kubeconfig + "#pod/" + strings.TrimPrefix(file, s.cfg.Kubeconfig+"#")
 }
 
-// name records the objects that are read for a file's pod.
-func (p *pods) name(file string, ids []objectID) {
+// setNames sets the objects that are read for a file's pod.
+func (p *pods) setNames(file string, ids []objectID) {
 	if slices.Equal(p.names[file], ids) {
 		return
 	}

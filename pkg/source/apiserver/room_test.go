@@ -14,8 +14,8 @@ import (
 )
 
 // TestObjects_ManyPodsNameThousands_ReadersAreBounded: an API user binds 100 pods that name
-// 1,000 objects each. Few pods get theirs; one that names few, and one of another namespace,
-// get theirs all the same, and so does a pod that waits once others are gone.
+// 1,000 objects each. Few pods get theirs. A pod that names few objects and a pod of another
+// namespace get theirs all the same. A pod that waits gets them once others are gone.
 func TestObjects_ManyPodsNameThousands_ReadersAreBounded(t *testing.T) {
 	src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, reader: apiclient.NewReader(apiclient.ReaderConfig{})}
 	live := 0
@@ -72,7 +72,7 @@ func TestObjects_ManyPodsNameThousands_ReadersAreBounded(t *testing.T) {
 }
 
 // TestHasRoom_PodWithoutRoom_IsOneLook: each second the source asks again for every pod
-// without room. It looks at no more objects than tell that there is none.
+// without room. It stops counting objects as soon as the limit is reached.
 func TestHasRoom_PodWithoutRoom_IsOneLook(t *testing.T) {
 	t.Parallel()
 	p := newPods(&Source{})

@@ -152,9 +152,8 @@ func TestF71_OneListRemovesNothing(t *testing.T) {
 	}
 }
 
-// A restored server has an older resource version. Its missing pods are removed when a
-// second list confirms it, its older versions are used, and its new events do not count
-// as old ones.
+// A restored server has an older resource version. Its missing pods are removed when a second
+// list confirms it, and its older versions are used. Its new events do not count as old ones.
 //
 // Shows: F71
 func TestF71_RestoredFromBackup(t *testing.T) {

@@ -22,13 +22,13 @@ var (
 	errConfused  = errors.New("its answers contradict each other")
 )
 
-// connTrace traces the errors of one connection. gRPC keeps only texts of errors, which may contain
-// anything; connTrace stores the first cause. It is written by grpc's goroutines.
+// connTrace stores the first error of one connection. gRPC returns only the texts of errors, which may
+// contain data of the server. Goroutines of gRPC write connTrace.
 type connTrace struct {
 	secure   bool
 	cause    atomic.Pointer[error]
 	up       atomic.Bool // the handshake was finished
-	answered bool        // this or another member has answered; written by the reading goroutine
+	answered bool        // this or another member has answered; only the goroutine of the session uses it
 }
 
 func (w *connTrace) note(err error) {
@@ -64,8 +64,8 @@ type tracedConn struct {
 	trace *connTrace
 }
 
-// Read implements net.Conn. A refused client certificate shows here, after the
-// handshake.
+// Read implements net.Conn. With TLS 1.3, the first read after the handshake fails if the member refuses
+// the client certificate.
 func (c *tracedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.noteError(err)
@@ -81,16 +81,15 @@ func (c *tracedConn) Write(b []byte) (int, error) {
 
 func (c *tracedConn) noteError(err error) {
 	switch {
-	case err == nil, errors.Is(err, net.ErrClosed): // which is our own doing
+	case err == nil, errors.Is(err, net.ErrClosed): // this program has closed the connection
 	case alert(err) != "":
-		c.trace.cause.Store(&err) // says more than a write that failed a moment before
+		c.trace.cause.Store(&err) // an alert has the reason, which an earlier error of a write does not have
 	default:
 		c.trace.note(err)
 	}
 }
 
-// alert returns the TLS alert of the other side as a constant text; "" where err is nothing of that
-// kind.
+// alert returns the text of the server's TLS alert, one of a fixed list; "" if err is no alert.
 func alert(err error) string {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Op != "remote error" {
@@ -99,8 +98,7 @@ func alert(err error) string {
 	return strings.TrimPrefix(op.Err.Error(), "tls: ")
 }
 
-// serverErrors are etcd's own errors, with short texts for people. Texts of a server
-// that are not listed are not repeated.
+// serverErrors has errors of etcd, with short texts for users. Messages contain no other text of a server.
 var serverErrors = []struct {
 	err   error
 	means error
@@ -126,7 +124,7 @@ var serverErrors = []struct {
 	{rpctypes.ErrNotCapable, errors.New("the member is not ready yet")},
 }
 
-// isServers reports whether err is one that etcd, not grpc, has sent.
+// isServers reports whether err is an error of etcd, and not one of gRPC.
 func isServers(err error) bool {
 	var e rpctypes.EtcdError
 	return errors.As(rpctypes.Error(err), &e)
@@ -200,7 +198,7 @@ func (w *connTrace) explain(err error) string {
 		return "it does not speak TLS; is it http?"
 	case alert(err) != "":
 		return "it refuses the TLS connection: " + alert(err)
-	case errors.As(err, &errno) && errno != syscall.ECONNRESET && errno != syscall.EPIPE: // which are an end like any other
+	case errors.As(err, &errno) && errno != syscall.ECONNRESET && errno != syscall.EPIPE: // these two only say that the connection was closed
 		return errno.Error()
 	case w.answered:
 		return "connection closed"

@@ -1,14 +1,13 @@
 // Package etcd reads manifests from etcd v3: each key below a prefix is one
 // manifest file. It is the fourth source of the first kubelets (C-1.9).
 //
-// A session with one member lists the keys at one revision, reads the values that
-// changed since the session before, and watches from the next revision on. It uses
-// etcd's protocol without etcd's client library, whose watches reconnect by themselves:
-// after a restore from a backup they wait, without an error, for a revision from before
-// it.
+// A session with one member lists the keys at one revision and reads the values that have
+// changed since the last session. Then it watches from the next revision on. The package uses
+// etcd's protocol without etcd's client library. The library's watches reconnect by themselves: after a
+// restore from a backup they wait, without an error, for a revision that the cluster reaches only later.
 //
-// Only a complete, linearizable list removes a key. If that list contradicts earlier
-// reads, a second one has to confirm it.
+// A key is removed by an event of the watch, or by a complete, linearizable list. If that list
+// contradicts earlier reads, a second list has to confirm it.
 package etcd
 
 import (
@@ -28,45 +27,44 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// ValueLimit is the largest value that is read, in bytes; etcd's own limit is
-// lower unless it was raised.
+// ValueLimit is the largest value that the source reads, in bytes. etcd's default limit is lower.
 const ValueLimit = 10 << 20
 
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	// settled is how long a session must have lasted for its end not to be one
-	// of several in a row.
+	// settled is how long a session must have lasted, so that the back-off after its end begins
+	// again.
 	settled = 10 * time.Second
 )
 
-// Config configures an etcd source.
+// Config is the configuration of an etcd source.
 type Config struct {
-	// Endpoints are the members' client URLs, http or https, all of one
-	// cluster. Userinfo in a URL is that member's user and password.
+	// Endpoints are the client URLs of members of one cluster, http or https. The userinfo of a URL is
+	// the user and password for that member.
 	Endpoints []string
-	// Prefix is the directory of the keys; "/pods" and "/pods/" mean the same,
-	// and neither means "/pods2/a".
+	// Prefix is the directory of the keys. "/pods" and "/pods/" are the same directory, which does not
+	// contain "/pods2/a".
 	Prefix string
-	// CAFile holds the authorities that https members are checked against, as PEM; ""
-	// is the system's. CertFile and KeyFile are the client certificate. All three are
-	// read again for every connection (F72).
+	// CAFile has the authorities that may sign the certificates of members, as PEM; "" means those of
+	// the system. CertFile and KeyFile have the client certificate and its key. The source reads all
+	// three again for each connection (F72).
 	CAFile, CertFile, KeyFile string
-	// Username with the password in PasswordFile is the etcd user; that file, too, is
-	// read again for every connection.
+	// Username is the etcd user, and PasswordFile has the password. The source reads the file again
+	// for each connection.
 	Username, PasswordFile string
-	// Parse decodes a value; the second result lists the parts that it skipped on purpose. One
-	// goroutine at a time calls it.
+	// Parse decodes a value. The second result has a notice for each part that Parse ignored on
+	// purpose. Only one goroutine at a time calls it. Required.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
-	// Log receives sessions, at debug; nil discards them.
+	// Log receives debug messages about sessions; nil discards them.
 	Log *slog.Logger
-	// Timeout bounds one answer; zero is 10 s, longer than a member without a
-	// leader takes to say so.
+	// Timeout limits the wait for one answer; zero is 10 s. A member without a leader answers with an
+	// error before that.
 	Timeout time.Duration
-	// Confirm is how long a list that contradicts earlier reads must hold before it is
-	// accepted; zero is 5 s (F71).
+	// Confirm is the least time from a list that contradicts earlier reads to the list that confirms
+	// it; zero is 5 s (F71).
 	Confirm time.Duration
-	// UserAgent names the program to the members.
+	// UserAgent is the user agent of requests.
 	UserAgent string
 	// Insecure allows http endpoints of other hosts.
 	Insecure bool
@@ -76,7 +74,7 @@ type Config struct {
 type Source struct {
 	cfg     Config
 	prefix  string // ends in a slash
-	end     string // the first key behind the prefix
+	end     string // the first key after those with the prefix
 	members []endpoint
 }
 
@@ -91,8 +89,8 @@ type endpoint struct {
 
 var _ source.Source = (*Source)(nil)
 
-// New returns the source of the keys below cfg.Prefix; the error names the invalid part of cfg,
-// without secrets. It dials nothing and reads no file before Sets.
+// New returns the source of the keys below cfg.Prefix. An error names the invalid part of cfg, without
+// secrets. The source dials nothing and reads no file before Sets.
 func New(cfg Config) (*Source, error) {
 	s := &Source{cfg: cfg}
 	if cfg.Prefix == "" {
@@ -158,8 +156,8 @@ func parseEndpoint(text string, insecure bool) (endpoint, error) {
 	return e, nil
 }
 
-// Name returns "etcd:" and the prefix: other members of the cluster are the
-// same layer.
+// Name returns "etcd:" and the prefix. It does not depend on the members, so that another list of members
+// is the same layer.
 func (s *Source) Name() string { return "etcd:" + s.cfg.Prefix }
 
 // Sets implements source.Source. It never ends by itself.
@@ -167,7 +165,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
 		s.warn()
 		r := newReader(s, yield)
-		next := rand.N(len(s.members)) // nodes spread over the members
+		next := rand.N(len(s.members)) // a random one, so that nodes use different members
 		var failing, flapping time.Duration
 		for {
 			start := time.Now()
@@ -181,7 +179,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 				if time.Since(start) > settled {
 					flapping = 0
 				}
-			case !r.cannot(err):
+			case !r.yieldError(err):
 				return
 			}
 			next = n + 1
@@ -202,8 +200,9 @@ func (s *Source) warn() {
 	}
 }
 
-// round tries the members, beginning with first, until one could be looked at and that session has
-// ended; it returns that member and nil. Otherwise the error has the problem of each.
+// round tries the members, beginning with first, until a session with one of them succeeds, and that
+// session has ended. It returns that member and nil. If no session succeeds, the error has the problem of
+// each member.
 func (s *Source) round(ctx context.Context, r *reader, first int) (int, error) {
 	why := make([]string, len(s.members))
 	for i := range s.members {

@@ -130,7 +130,7 @@ func TestKeysThatArePassedOver(t *testing.T) {
 		"/pods/\xff":         "the key is not text",
 		"/pods/a\nb":         "the key is not text",
 	} {
-		if got := passedOver(key, "/pods/"); got != want {
+		if got := whySkipped(key, "/pods/"); got != want {
 			t.Errorf("%q: %q, want %q", key, got, want)
 		}
 	}
@@ -171,7 +171,7 @@ func TestF71_OldAndRepeatedEventsChangeNothing(t *testing.T) {
 			t.Errorf("%s: files %q at revision %d", name, got, r.seen.revision)
 		}
 	}
-	// Within one batch the newest word counts, in whatever order it comes.
+	// Within one batch the newest revision of a key counts, in whatever order the events come.
 	r.apply(nil, []*mvccpb.Event{deleted(7, "/pods/a"), put(6, "/pods/a", "pod one z"), deleted(6, "/pods/b"), put(8, "/pods/b", "pod two y")})
 	if got := r.set.Files(); !slices.Equal(got, []string{"/pods/b"}) || r.seen.revision != 8 {
 		t.Errorf("files %q at revision %d", got, r.seen.revision)
@@ -378,7 +378,7 @@ func FuzzEtcd(f *testing.F) {
 			r.yieldSet()
 			var want []string
 			for key := range maps.Keys(model) {
-				if passedOver(key, r.prefix) == "" {
+				if whySkipped(key, r.prefix) == "" {
 					want = append(want, key)
 				}
 			}

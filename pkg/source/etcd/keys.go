@@ -18,13 +18,13 @@ import (
 // goroutine.
 type known struct {
 	cluster  uint64
-	revision int64 // 0 is nothing seen yet
+	revision int64 // 0: nothing was read yet
 	keys     map[string]keyState
 	bytes    int // of all keys' values
 }
 
-// The limits of one source. The owner of a prefix, who needs no rights on the node,
-// could otherwise fill the agent's memory; no node has pods for a tenth of it.
+// The limits of one source. Without them, a user who may write keys below the prefix, but has no rights on
+// the node, could fill the agent's memory. No node runs a tenth of that many pods.
 const (
 	mostKeys  = 50_000
 	mostBytes = 256 << 20
@@ -60,7 +60,7 @@ type change struct {
 	modified int64
 	value    []byte
 	removed  bool
-	tooLarge bool // value did not fit into an answer
+	tooLarge bool // the value did not fit into an answer
 }
 
 // sum returns a hash of the value.
@@ -73,9 +73,9 @@ func (c change) sum() [sha256.Size]byte {
 
 const otherHistory = "its history differs from the one read before"
 
-// contradicts returns how a listing contradicts earlier reads; "" when it does not. A
-// cluster that was restored from a backup has another ID, an older revision, or, once
-// it was written to again, keys from before our revision that we never saw.
+// contradicts returns how a listing contradicts earlier reads; "" if it does not. A cluster that was
+// restored from a backup has another ID or a lower revision. After more writes it may have a higher
+// revision, but then it has keys of an earlier revision that the source has not read.
 func (k *known) contradicts(l listing) string {
 	switch {
 	case k.revision == 0:
@@ -111,8 +111,8 @@ func (k *known) missing(l listing) []string {
 	return gone
 }
 
-// events returns the changes of a batch of events, one for each key, and notes its revision. Events
-// that were seen before, out of their turn, or not of the range [prefix, end) change nothing (F71).
+// events returns the changes of a batch of events, one for each key, and notes the revision of the batch.
+// It ignores events that are not newer than the known revision, or not of the range [prefix, end) (F71).
 func (k *known) events(header *etcdserverpb.ResponseHeader, batch []*mvccpb.Event, prefix, end string) []change {
 	newest := make(map[string]int, len(batch))
 	var changes []change
@@ -148,15 +148,15 @@ func (k *known) put(c change) bool {
 	return !there || was.sum != is.sum
 }
 
-// forget takes a key out.
+// forget removes a key.
 func (k *known) forget(key string) {
 	k.bytes -= k.keys[key].bytes
 	delete(k.keys, key)
 }
 
-// passedOver returns why a key is not read; "" when it is. The rules are those of
-// files, but a key needs no extension.
-func passedOver(key, prefix string) string {
+// whySkipped returns why the source skips a key; "" if it does not. The rules are those of the file source,
+// but a key needs no extension.
+func whySkipped(key, prefix string) string {
 	if !utf8.ValidString(key) || strings.ContainsFunc(key, unicode.IsControl) {
 		return "the key is not text"
 	}
@@ -177,7 +177,7 @@ func passedOver(key, prefix string) string {
 	return ""
 }
 
-// skipped is the notice about a key that is not read.
+// skipped returns the notice about a skipped key.
 func skipped(key, why string) pod.Problem {
 	if !utf8.ValidString(key) {
 		key = strconv.Quote(key)

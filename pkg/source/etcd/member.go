@@ -27,7 +27,7 @@ import (
 const (
 	keysPage   = 5000
 	valuesPage = 200
-	// messageLimit bounds one answer in memory; a value within ValueLimit fits.
+	// messageLimit limits one answer, in bytes; a value within ValueLimit fits.
 	messageLimit = ValueLimit + 6<<20
 	// passwordLimit limits the size of a password file.
 	passwordLimit = 64 << 10
@@ -42,7 +42,7 @@ type member struct {
 	token string
 }
 
-// dial prepares a connection; it is made with the first request.
+// dial prepares a connection. The first request makes it.
 func (s *Source) dial(e endpoint, answered bool) (*member, error) {
 	m := &member{endpoint: e, Source: s, trace: &connTrace{secure: e.secure, answered: answered}}
 	creds := insecure.NewCredentials()
@@ -74,9 +74,9 @@ func (s *Source) dial(e endpoint, answered bool) (*member, error) {
 	return m, nil
 }
 
-func (m *member) close() { _ = m.conn.Close() } // fails only where it is closed
+func (m *member) close() { _ = m.conn.Close() } // fails only if it is closed already
 
-// tls reads the certificates as they are now (F72).
+// tls reads the files of certificates and keys again (F72).
 func (s *Source) tls() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if s.cfg.CAFile != "" {
@@ -92,7 +92,7 @@ func (s *Source) tls() (*tls.Config, error) {
 	if s.cfg.CertFile != "" {
 		cert, err := os.ReadFile(s.cfg.CertFile)
 		key := cert
-		if err == nil && s.cfg.KeyFile != s.cfg.CertFile { // one that holds both may be another by now
+		if err == nil && s.cfg.KeyFile != s.cfg.CertFile { // a file with both is read once, since it may be replaced meanwhile
 			key, err = os.ReadFile(s.cfg.KeyFile)
 		}
 		var pair tls.Certificate
@@ -107,7 +107,7 @@ func (s *Source) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// login gets the token that the following requests carry, where there is a user.
+// login gets the token for the following requests, if a user is configured.
 func (m *member) login(ctx context.Context) error {
 	user, password := m.user, m.password
 	if m.cfg.Username != "" {
@@ -126,7 +126,7 @@ func (m *member) login(ctx context.Context) error {
 	answer, err := etcdserverpb.NewAuthClient(m.conn).Authenticate(ctx, &etcdserverpb.AuthenticateRequest{Name: user, Password: password})
 	switch {
 	case errors.Is(rpctypes.Error(err), rpctypes.ErrAuthNotEnabled):
-		return nil // as etcd's own clients do: who asks makes no difference there
+		return nil // as etcd's clients do: without authentication, every user may read
 	case err != nil:
 		return m.explain(err)
 	}
@@ -151,8 +151,8 @@ func readPassword(file string) (string, error) {
 	return password, nil
 }
 
-// with returns ctx with the metadata of every request: the user's token, and that the
-// member must have a leader.
+// with returns ctx with the metadata of every request: the token of the user, and the requirement that the
+// member has a leader.
 func (m *member) with(ctx context.Context) context.Context {
 	ctx = metadata.AppendToOutgoingContext(ctx, rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)
 	if m.token != "" {
@@ -161,7 +161,7 @@ func (m *member) with(ctx context.Context) context.Context {
 	return ctx
 }
 
-// read reads a range of keys, always linearizably. Its error is raw: see explain.
+// read reads a range of keys with a linearizable request. Callers convert its error with explain.
 func (m *member) read(ctx context.Context, q *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(m.with(ctx), m.cfg.Timeout)
 	defer cancel()
@@ -170,8 +170,7 @@ func (m *member) read(ctx context.Context, q *etcdserverpb.RangeRequest) (*etcds
 	return answer, err
 }
 
-// keys lists the keys of [from, end) as they were at a revision, 0 for the
-// newest, page by page.
+// keys lists the keys of [from, end) at a revision, page by page; 0 is the newest revision.
 func (m *member) keys(ctx context.Context, from, end string, revision int64) (listing, error) {
 	l := listing{revision: revision}
 	for {
@@ -211,11 +210,11 @@ func (m *member) keys(ctx context.Context, from, end string, revision int64) (li
 	}
 }
 
-// values reads the values of those keys of l that want names by index, rising,
-// as they were at l's revision, and gives each to take.
+// values reads the values of keys of l at the revision of l, and calls take for each. want has the indexes
+// of the keys, sorted.
 func (m *member) values(ctx context.Context, l listing, want []int, take func(change)) error {
 	for len(want) > 0 {
-		n := 1 // keys that follow one another are read together
+		n := 1 // one request reads consecutive keys
 		for n < len(want) && n < valuesPage && want[n] == want[n-1]+1 {
 			n++
 		}
@@ -227,8 +226,7 @@ func (m *member) values(ctx context.Context, l listing, want []int, take func(ch
 	return nil
 }
 
-// run reads the values of keys with none between them. A range that does not fit into one answer is
-// halved.
+// run reads the values of consecutive keys. It halves a range that does not fit into one answer.
 func (m *member) run(ctx context.Context, revision int64, keys []listed, take func(change)) error {
 	answer, err := m.read(ctx, &etcdserverpb.RangeRequest{
 		Key: []byte(keys[0].key), RangeEnd: []byte(keys[len(keys)-1].key + "\x00"), Revision: revision,
@@ -267,7 +265,7 @@ type watcher struct {
 // watch begins a watch of [from, end) at revision.
 func (m *member) watch(ctx context.Context, from, end string, revision int64) (*watcher, error) {
 	ctx, cancel := context.WithCancel(m.with(ctx))
-	slow := time.AfterFunc(m.cfg.Timeout, cancel) // the stream itself has no end
+	slow := time.AfterFunc(m.cfg.Timeout, cancel) // limits only the wait for the first answer
 	defer slow.Stop()
 	w := &watcher{member: m, cancel: cancel}
 	err := func() error {
@@ -278,7 +276,7 @@ func (m *member) watch(ctx context.Context, from, end string, revision int64) (*
 		request := &etcdserverpb.WatchCreateRequest{
 			Key: []byte(from), RangeEnd: []byte(end), StartRevision: revision, ProgressNotify: true, Fragment: true,
 		}
-		// An error of Send is io.EOF; Recv knows the reason.
+		// An error of Send is io.EOF; Recv returns the reason.
 		_ = w.stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: request}})
 		answer, err := w.receive()
 		if err == nil && !answer.Created {
@@ -295,8 +293,8 @@ func (m *member) watch(ctx context.Context, from, end string, revision int64) (*
 
 func (w *watcher) close() { w.cancel() }
 
-// next waits for the next answer: a batch of events, or none and the member's revision.
-// It joins a batch that comes in parts.
+// next waits for the next batch of events, and joins the parts of a batch. An empty batch is a progress
+// notification: the header has the member's revision.
 func (w *watcher) next() (*etcdserverpb.ResponseHeader, []*mvccpb.Event, error) {
 	var batch []*mvccpb.Event
 	size := 0
@@ -318,7 +316,7 @@ func (w *watcher) next() (*etcdserverpb.ResponseHeader, []*mvccpb.Event, error) 
 	}
 }
 
-// receive waits for one answer that is no end of the watch.
+// receive waits for one answer. If the answer ends the watch, it returns the reason as an error.
 func (w *watcher) receive() (*etcdserverpb.WatchResponse, error) {
 	answer, err := w.stream.Recv()
 	switch {

@@ -15,23 +15,23 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// reader is the state of one run of Sets. It belongs to the goroutine that ranges.
+// reader is the state of one run of Sets. Only the goroutine that ranges over Sets uses it.
 type reader struct {
 	*Source
 	yield     func(source.Snapshot, error) bool
 	left      bool   // the caller has left the loop
 	yielded   bool   // a set was yielded
-	lastError string // the reason that was yielded last and holds
+	lastError string // the last yielded error; "" after a set
 
 	set     source.Builder
 	skipped map[string]pod.Problem
-	skips   bool // skipped is another than the set's
+	skips   bool // skipped has changed, and the set does not have the change yet
 	seen    known
 
 	unconfirmed *unconfirmedList
 }
 
-// unconfirmedList is a listing that contradicts earlier reads, and since when.
+// unconfirmedList is a listing that contradicts earlier reads, and the time at which it was read.
 type unconfirmedList struct {
 	listing
 	since time.Time
@@ -41,8 +41,8 @@ func newReader(s *Source, yield func(source.Snapshot, error) bool) *reader {
 	return &reader{Source: s, yield: yield, skipped: map[string]pod.Problem{}, seen: known{keys: map[string]keyState{}}}
 }
 
-// pause returns how long to wait before the next round: at most until a list that
-// contradicts earlier reads can be confirmed.
+// pause returns how long to wait before the next round, by the back-off retry. It waits at most until the
+// unconfirmed list can be confirmed.
 func (r *reader) pause(retry time.Duration) time.Duration {
 	wait := backoff.Jitter(retry, 0.5, 1)
 	if r.unconfirmed != nil {
@@ -53,9 +53,9 @@ func (r *reader) pause(retry time.Duration) time.Duration {
 	return wait
 }
 
-// cannot yields why the source could not be read, once per reason. It reports whether
-// the caller continues.
-func (r *reader) cannot(err error) bool {
+// yieldError yields why the source could not be read, unless the last yield was the same error. It reports
+// whether the caller continues.
+func (r *reader) yieldError(err error) bool {
 	if err.Error() == r.lastError {
 		return true
 	}
@@ -78,8 +78,8 @@ func (r *reader) yieldSet() bool {
 	return !r.left
 }
 
-// session reads one member until that fails, and returns why. looked reports whether it
-// succeeded at all.
+// session lists and watches one member until that fails, and returns the reason. looked says that the list
+// succeeded.
 func (r *reader) session(ctx context.Context, e endpoint) (looked bool, why error) {
 	m, err := r.dial(e, r.yielded)
 	if err != nil {
@@ -98,7 +98,7 @@ func (r *reader) session(ctx context.Context, e endpoint) (looked bool, why erro
 	return true, r.watch(ctx, m)
 }
 
-// list brings the set to the member's newest revision.
+// list updates the set to the member's newest revision.
 func (r *reader) list(ctx context.Context, m *member) error {
 	l, err := m.keys(ctx, r.prefix, r.end, 0)
 	if err != nil {
@@ -138,8 +138,8 @@ func (r *reader) list(ctx context.Context, m *member) error {
 	return nil
 }
 
-// values reads values into the set. It stops when they exceed twice the limit, because a batch may
-// add as much as it removes.
+// values reads values into the set. It stops if the set exceeds twice the limit: until list has removed
+// the missing keys, the set may have old and new values.
 func (r *reader) values(ctx context.Context, m *member, l listing, want []int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -159,9 +159,9 @@ func (r *reader) values(ctx context.Context, m *member, l listing, want []int) e
 	return err
 }
 
-// remembers reads the member's keys at the last known revision, before its list may
-// remove any, and returns how they differ. A member that has compacted that revision
-// gives no contradiction.
+// remembers reads the member's keys at the last known revision, and returns how they contradict earlier
+// reads; "" if they do not. list calls it before it removes keys. If the member has compacted that
+// revision, there is no contradiction.
 func (r *reader) remembers(ctx context.Context, m *member) (string, error) {
 	then, err := m.keys(ctx, r.prefix, r.end, r.seen.revision)
 	switch {
@@ -175,10 +175,10 @@ func (r *reader) remembers(ctx context.Context, m *member) (string, error) {
 	return r.seen.contradicts(then), nil
 }
 
-// confirm decides about a listing that contradicts earlier reads: the cluster was
-// restored, or the member belongs to another cluster. confirm accepts it at once where it
-// removes and changes nothing, and otherwise when a later one continues the first and
-// lacks the same keys (F71).
+// confirm decides about a listing that contradicts earlier reads, because the cluster was restored or the
+// member belongs to another cluster (F71). confirm accepts the listing at once if it removes and changes
+// nothing. Otherwise it accepts it only if it continues an earlier unconfirmed listing, and lacks the
+// same keys. The error says that a listing is not accepted.
 func (r *reader) confirm(ctx context.Context, m *member, l listing, why string) error {
 	if r.confirmed(l) {
 		return nil
@@ -203,8 +203,8 @@ func (r *reader) confirm(ctx context.Context, m *member, l listing, why string) 
 	return errors.New(why + ", as after a restore from a backup; keys are removed only after a second list confirms it")
 }
 
-// follows reports whether l continues the doubtful listing, and has all of our keys
-// that that one had.
+// follows reports whether l continues the unconfirmed listing: it does not contradict it, and it has all
+// known keys that the unconfirmed listing has.
 func (r *reader) follows(l listing) bool {
 	first := known{cluster: r.unconfirmed.cluster, revision: r.unconfirmed.revision, keys: map[string]keyState{}}
 	for _, e := range r.unconfirmed.keys {
@@ -223,12 +223,12 @@ func (r *reader) confirmed(l listing) bool {
 	return r.unconfirmed != nil && time.Since(r.unconfirmed.since) >= r.cfg.Confirm && r.follows(l)
 }
 
-// put makes c's value the reading of its key.
+// put makes the value of c the reading of its key.
 func (r *reader) put(c change) {
 	if !r.seen.put(c) {
 		return
 	}
-	if why := passedOver(c.key, r.prefix); why != "" {
+	if why := whySkipped(c.key, r.prefix); why != "" {
 		r.skipped[c.key], r.skips = skipped(c.key, why), true
 		return
 	}
@@ -241,7 +241,7 @@ func (r *reader) put(c change) {
 	r.set.Put(f, notices)
 }
 
-// remove takes a key out of the set.
+// remove removes a key from the set.
 func (r *reader) remove(key string) {
 	r.seen.forget(key)
 	if _, there := r.skipped[key]; there {
@@ -251,8 +251,7 @@ func (r *reader) remove(key string) {
 	r.set.Remove(key)
 }
 
-// watch updates the set with every answer of the member's watch, and returns why it
-// ended.
+// watch updates the set with each answer of the member's watch, and returns why the watch ended.
 func (r *reader) watch(ctx context.Context, m *member) error {
 	w, err := m.watch(ctx, r.prefix, r.end, r.seen.revision+1)
 	if err != nil {
@@ -277,7 +276,7 @@ func (r *reader) watch(ctx context.Context, m *member) error {
 	}
 }
 
-// apply brings the set up to date with a batch of events.
+// apply applies a batch of events to the set.
 func (r *reader) apply(header *etcdserverpb.ResponseHeader, batch []*mvccpb.Event) {
 	for _, c := range r.seen.events(header, batch, r.prefix, r.end) {
 		if c.removed {

@@ -5,12 +5,12 @@
 // previous reading. A file that cannot be read is a problem of that file. A directory that
 // cannot be read is an error.
 //
-// The source reports a file as missing only after a lookup that has not found it.
+// The source removes a file only after a lookup has not found it.
 //
-// All state belongs to the goroutine that ranges over Sets. Only the watcher has
-// goroutines of its own, which end before Sets returns. Its pump sends events on a channel
-// of capacity 0, and the ranging goroutine receives them. While that goroutine does not
-// receive, the kernel queues events, and reports an overflow.
+// All state belongs to the goroutine that ranges over Sets. Only the watcher has goroutines of its own,
+// which end before Sets returns. It sends events on a channel of capacity 0 to the ranging goroutine.
+// While that goroutine does not receive, the kernel queues events. If its queue overflows, the watcher
+// reports that events were lost.
 package file
 
 import (
@@ -27,14 +27,14 @@ import (
 const SizeLimit = 10 << 20
 
 const (
-	// linger is how long the source collects events after the first one: a rename is two
-	// events, an editor's save up to nine.
+	// linger is how long the source collects events after the first one. A rename is two events, and
+	// an editor that saves a file may cause nine.
 	linger = 300 * time.Microsecond
-	// The limits on rounds between rescans: burst at once, then one every spacing.
+	// Between rescans, burst rounds may follow each other at once, and then one round every spacing.
 	burst   = 3
 	spacing = 100 * time.Millisecond
-	// vanishHold is how long a file must be away before it counts as removed:
-	// editors move a file aside before they write the new one.
+	// vanishHold is how long a file must be missing before it counts as removed: some editors rename
+	// a file before they write the new one.
 	vanishHold = 100 * time.Millisecond
 	// worseHold is how long a file must be unchanged before the source accepts a reading
 	// that is broken or loses pods.
@@ -45,18 +45,18 @@ const (
 	// pollInterval replaces CheckFrequency while changes cannot be watched and while
 	// the source cannot be read.
 	pollInterval = 2 * time.Second
-	// firstWait limits how long the first set waits for files that are being written.
+	// firstWait limits how long the first set waits for files that a process is writing.
 	firstWait = 1200 * time.Millisecond
 )
 
-// Config configures a file source.
+// Config is the configuration of a file source.
 type Config struct {
 	// Path is a file or a directory, as given by the user.
 	Path string
-	// Recursive reads the directories below Path too.
+	// Recursive says that the source reads the directories below Path, too.
 	Recursive bool
-	// CheckFrequency is the time between rescans, which find changes without inotify
-	// events: behind symbolic links, on network file systems. Zero is 20 s (C-1.6.1).
+	// CheckFrequency is the time between rescans. They find changes without inotify events, such as
+	// those behind symbolic links and on network file systems. Zero is 20 s (C-1.6.1).
 	CheckFrequency time.Duration
 	// Permissions says how to treat manifests that other users could have written; zero
 	// refuses them.
@@ -64,11 +64,11 @@ type Config struct {
 	// Owners are the users besides root that may own manifests: the caller and, under
 	// sudo, the user that called it.
 	Owners []int
-	// Parse decodes one manifest; the second result lists the parts that it skipped on purpose. One
-	// goroutine at a time calls it.
+	// Parse decodes one manifest. The second result has a notice for each part that Parse ignored on
+	// purpose. Only one goroutine at a time calls it. Required.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
-	// Log receives scans, at debug, and messages about failed watches and lost events; nil
-	// discards them.
+	// Log receives a debug message for each scan, and messages about failed watches and lost events;
+	// nil discards them.
 	Log *slog.Logger
 }
 
@@ -80,7 +80,7 @@ type Source struct {
 	writerOf   func(f *opened) writer
 	poll       time.Duration // pollInterval
 	vanishing  time.Duration // vanishHold
-	badNews    time.Duration // worseHold
+	worse      time.Duration // worseHold
 	leftOpen   time.Duration // writerHold
 }
 
@@ -96,7 +96,7 @@ func New(cfg Config) *Source {
 	}
 	return &Source{
 		cfg: cfg, newWatcher: newFSWatcher, mountOf: func(st *state) uint64 { return st.mount }, writerOf: writerOf,
-		poll: pollInterval, vanishing: vanishHold, badNews: worseHold, leftOpen: writerHold,
+		poll: pollInterval, vanishing: vanishHold, worse: worseHold, leftOpen: writerHold,
 	}
 }
 
@@ -134,8 +134,8 @@ func (l *scan) emit(yield func(source.Snapshot, error) bool) bool {
 	return yield(l.set.Snapshot(), nil)
 }
 
-// round does the work that is due: a full scan, or a check of some files. These are the files that
-// events named, and those whose check was postponed.
+// round does the work that is due: a full look, or a check of the files that events named and of those
+// whose check was postponed.
 func (l *scan) round() {
 	now := time.Now()
 	l.fresh = l.fresh[:0]
@@ -184,8 +184,7 @@ func (l *scan) wait() {
 	}
 }
 
-// gather handles e and the events that follow within linger. It reports whether a round is
-// due now.
+// gather handles e, and the events that follow within linger. It reports whether a round is due.
 func (l *scan) gather(e event, events <-chan event) bool {
 	l.handle(e)
 	timer := time.NewTimer(linger)

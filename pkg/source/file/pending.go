@@ -13,10 +13,10 @@ import (
 type pending struct {
 	id       identity
 	since    time.Time // when this state was first seen
-	first    time.Time // since when the file has had a state that is not accepted
+	first    time.Time // when the file first had a state that was not accepted
 	delay    time.Duration
 	next     time.Time
-	reported bool // the set shows that the file is being written
+	reported bool // the set has the problem that the file is being written
 }
 
 // checkPending checks again the pending files whose next check is due.
@@ -32,8 +32,7 @@ func (l *scan) checkPending() {
 	l.checkAll(due)
 }
 
-// nextCheck returns when the next check of a pending file is due; some is false when there is
-// none.
+// nextCheck returns when the next check of a pending file is due; some is false if no file is pending.
 func (l *scan) nextCheck() (first time.Time, some bool) {
 	for _, p := range l.pending {
 		if !some || p.next.Before(first) {
@@ -66,7 +65,7 @@ func (l *scan) quiet(path string, id identity, need time.Duration, now time.Time
 	return false
 }
 
-// undecided returns the pending state of path with the newest id, as of now.
+// undecided returns the pending state of path. If id is another state than before, its time begins now.
 func (l *scan) undecided(path string, id identity, now time.Time) *pending {
 	p := l.pending[path]
 	if p == nil {
@@ -77,8 +76,8 @@ func (l *scan) undecided(path string, id identity, now time.Time) *pending {
 	return p
 }
 
-// postpone schedules the next check of path: soon at first, then less often, and at the latest
-// after most.
+// postpone schedules the next check of path, at the latest after most. The delay doubles with each
+// check of the same state. After 5 s without an accepted state, it calls reportPending.
 func (l *scan) postpone(path string, p *pending, most time.Duration, now time.Time) {
 	p.delay = backoff.Next(p.delay, 10*time.Millisecond, 250*time.Millisecond)
 	p.next = now.Add(min(p.delay, most))
@@ -88,7 +87,7 @@ func (l *scan) postpone(path string, p *pending, most time.Duration, now time.Ti
 	}
 }
 
-// reportPending shows in the set that path is being written and that its previous reading stays.
+// reportPending adds the problem that path is being written to the set; its last good pods stay.
 func (l *scan) reportPending(path string, p *pending) {
 	if p.reported {
 		return

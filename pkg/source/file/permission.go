@@ -5,11 +5,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/trust"
 )
 
-// Permissions says how to treat a manifest that users other than root and Config.Owners could
-// have written. They could if they may write the manifest or a directory above it, or own one
-// of these. In a directory with the sticky bit they cannot replace a file. For a symbolic link
-// this applies to the link, the directories above it, and its target. Package trust has the
-// exact rules.
+// Permissions says how to treat a manifest that other users than root and Config.Owners could have
+// written. They could if they own the manifest or a directory above it, or may write one of these. In a
+// directory with the sticky bit they cannot replace a file of root or an owner. The rule also applies to
+// a symbolic link on the path, the directories above it, and its target. Package trust has the exact
+// rules.
 //
 // On systems other than Linux the permissions are not known: Refuse refuses every manifest, and
 // Warn reports none.
@@ -32,8 +32,8 @@ const insecureHint = "--insecure-manifest-permissions turns this check off"
 
 // violation is a problem of the permissions of a path; the zero violation is none.
 type violation struct {
-	text string // a predicate: "can be written by all users"
-	fix  string // a command line
+	text string // a predicate, such as "can be written by all users"
+	fix  string // a command that removes the violation
 }
 
 func (c violation) none() bool { return c == violation{} }
@@ -59,8 +59,8 @@ func (c violation) of(path string) violation {
 	return violation{"lies in " + path + ", which " + c.text, c.fix}
 }
 
-// judge returns the violation of the permissions in st, the state of an opened file. path is
-// for the text only.
+// judge returns the violation of the permissions in st, the state of an open file. path is only for the
+// text.
 func (cfg *Config) judge(path string, st *state) violation {
 	if cfg.Permissions == Ignore || !knowsWriters {
 		return violation{}

@@ -10,21 +10,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// identity distinguishes states of a file without reading it. A field that the system
-// does not provide is 0.
+// identity identifies the state of a file: if the content changes, it usually changes too (see racy). A
+// field that the system does not provide is 0.
 type identity struct {
 	dev, ino             uint64
 	size, mtime, changed int64 // bytes; nanoseconds since 1970
 }
 
-// age returns how long the file has been unchanged, by its time stamps. It is negative on a
-// file server whose clock is ahead.
+// age returns how long the file has been unchanged, by its time stamps. It is negative if the clock of a
+// file server is ahead.
 func (id identity) age(now time.Time) time.Duration {
 	return now.Sub(time.Unix(0, max(id.mtime, id.changed)))
 }
 
-// racy reports whether a later write may leave the identity unchanged. Time stamps are as
-// coarse as the kernel's tick; on some file systems they are as coarse as two seconds.
+// racy reports whether another write could leave the identity unchanged. Time stamps have the resolution
+// of the kernel's tick, or of up to two seconds on some file systems.
 func (id identity) racy(now time.Time) bool {
 	if id.mtime%int64(time.Second) == 0 && id.changed%int64(time.Second) == 0 {
 		return id.age(now) < 2*time.Second
@@ -38,8 +38,8 @@ const (
 	absent kind = iota
 	regular
 	directory
-	symlink // only where links are not followed
-	refused // none of these; state.problem describes it
+	symlink // only the result of calls that do not follow links
+	refused // none of these; state.problem says why
 )
 
 // state is the file status of a name or of an open file.
@@ -51,12 +51,11 @@ type state struct {
 	gid     uint32
 	mount   uint64       // 0 is unknown
 	fd      int          // the descriptor while it is open; 0 is none
-	problem *pod.Problem // why it is refused
-	err     error        // the failure of the status call, if it is refused because of that
+	problem *pod.Problem // why kind is refused
+	err     error        // the error of the status call, if kind is refused because of that
 }
 
-// failedState returns the state of a name whose status call failed with err. link is the state
-// of the name itself, which may be a link.
+// failedState returns the state of a name after stat has failed with err. link is the result of lstat.
 func failedState(path string, err error, link state) state {
 	switch {
 	case link.kind == absent:
@@ -101,8 +100,8 @@ func tooLarge(path string) *pod.Problem {
 	return &pod.Problem{File: path, Msg: fmt.Sprintf("is larger than %d MiB, the limit for one file", SizeLimit>>20)}
 }
 
-// readAll returns the whole content. stable is false if the file changed meanwhile; f.id is
-// then its new identity.
+// readAll returns the complete content. stable is false if the file changed meanwhile; f.id is then its
+// new identity.
 func (f *opened) readAll() (data []byte, stable bool, problem *pod.Problem) {
 	data = make([]byte, f.id.size+1) // one byte more, to notice growth
 	n := 0

@@ -20,17 +20,17 @@ type scan struct {
 	ctx context.Context
 
 	set     source.Builder
-	entries map[string]*entry    // by path, every file of the set with the state of its reading
+	entries map[string]*entry    // the state of the reading of each file of the set, by path
 	pending map[string]*pending  // files whose newest state is not accepted yet
-	gone    map[string]time.Time // files of the set that are missing, each with the time since when
+	gone    map[string]time.Time // files of the set that are missing, each with the time of the first failed lookup
 	fresh   []string             // files accepted in this round
 
-	dropping bool // checkGone checks files of gone that are due
+	dropping bool // checkGone runs: vanish removes the files that are still missing
 
 	names    map[string]*name   // the content of the directories, by path
-	folders  map[string]*folder // by path, the directories that are read
-	turn     uint64             // counts full scans
-	skips    int                // how many names the last full scan skipped
+	folders  map[string]*folder // the directories that the source reads, by path
+	turn     uint64             // counts full looks
+	skips    int                // how many names the last full look skipped
 	buf, key []byte             // buffers for listing
 	cost     cost
 
@@ -42,15 +42,15 @@ type scan struct {
 	budget   budget
 
 	watch     watcher
-	unwatched string // why changes cannot be watched, "" when they are
-	warned    string // the last warning about that
-	overflown bool   // the loss of events was logged
+	unwatched string // why changes cannot be watched; "" if they can
+	warned    string // the reason in the last warning about that
+	overflown bool   // the loss of events was logged once
 
 	err       error     // why the last full scan failed
 	lastError string    // the error last yielded, "" after a set
 	yielded   bool      // a set was yielded
 	withheld  bool      // Path is missing, but not for long enough to report it
-	missing   time.Time // since when Path is missing
+	missing   time.Time // when Path was first found missing; zero: it exists
 }
 
 // cost counts the work since Sets began: directories listed, names looked at, files opened,
@@ -60,9 +60,9 @@ type cost struct{ listed, looked, opened, read int }
 // entry is the state of a file that was read.
 type entry struct {
 	id        identity
-	trusted   bool // while the identity stays, so does the content
-	linked    bool // a link leads to the file, and may change without an event
-	read      bool // sum is that of the reading in the set
+	trusted   bool // as long as the identity stays the same, the content does, too
+	linked    bool // the path of the file has a link, which may change without an event
+	read      bool // sum is the sum of the reading in the set
 	sum       [sha256.Size]byte
 	violation violation // the last violation of its permissions
 }
@@ -81,8 +81,8 @@ func (l *scan) checkDirty() {
 	l.checkAll(names)
 }
 
-// checkGone removes the files that have been away for long enough.
-func (l *scan) checkGone() {
+// checkGone removes the files that have been missing for long enough.
+func (l *look) checkGone() {
 	if len(l.gone) == 0 {
 		return
 	}
@@ -98,11 +98,11 @@ func (l *scan) checkGone() {
 	}
 }
 
-// goneDue returns the files that have been away for long enough, in order. One command
-// removes files one after the other. So all of them wait until the last one has been away for
-// vanishHold, but at most twice vanishHold after the first one. Otherwise several sets would
-// remove their pods, which would not stop in the order of their dependencies.
-func (l *scan) goneDue(now time.Time) []string {
+// goneDue returns the files that have been missing for long enough, sorted. A command like rm removes
+// files one after the other. So all of them wait until the last one has been missing for vanishHold, but
+// at most for twice vanishHold after the first one. Otherwise several sets would remove their pods, and
+// the pods would not stop in the order of their dependencies.
+func (l *look) goneDue(now time.Time) []string {
 	if at, some := l.goneAt(); !some || at.After(now) {
 		return nil
 	}
@@ -116,8 +116,8 @@ func (l *scan) goneDue(now time.Time) []string {
 	return due
 }
 
-// goneAt returns when the files that are away are due; some is false when there are none.
-func (l *scan) goneAt() (at time.Time, some bool) {
+// goneAt returns when the missing files are due; some is false if there are none.
+func (l *look) goneAt() (at time.Time, some bool) {
 	var first, last time.Time
 	for _, since := range l.gone {
 		if !some || since.Before(first) {
@@ -131,9 +131,9 @@ func (l *scan) goneAt() (at time.Time, some bool) {
 	return earlier(last.Add(l.vanishing), first.Add(2*l.vanishing)), some
 }
 
-// checkAll brings the readings of the files at paths up to date. paths is sorted, and checkAll
-// looks up the files of one directory through one descriptor of it.
-func (l *scan) checkAll(paths []string) {
+// checkAll updates the readings of the files at paths, which is sorted. It looks up all files of a
+// directory through one descriptor.
+func (l *look) checkAll(paths []string) {
 	var d *dir
 	var bad violation
 	var err error
@@ -163,9 +163,9 @@ func (l *scan) checkAll(paths []string) {
 	done()
 }
 
-// enter opens the directory path to look up names in it. If it returns neither an error
-// nor a directory, a full scan is needed.
-func (l *scan) enter(path string) (*dir, violation, error) {
+// enter opens the directory path to look up names in it. If the directory is new or its permissions have
+// changed, it requests a full look, and returns neither a directory nor an error.
+func (l *look) enter(path string) (*dir, violation, error) {
 	d, err := l.openDir(path, false)
 	if err != nil {
 		return nil, violation{}, err
@@ -182,9 +182,9 @@ func (l *scan) enter(path string) (*dir, violation, error) {
 	return nil, violation{}, err
 }
 
-// openDir opens a directory that the source reads. Path may be a link to one. Directories
-// below it are not links when they are found; openDir does not follow one that becomes a link.
-func (l *scan) openDir(path string, list bool) (*dir, error) {
+// openDir opens a directory that the source reads. Path may be a link to a directory. The source reads no
+// links to directories below Path, so there openDir does not follow a link.
+func (l *look) openDir(path string, list bool) (*dir, error) {
 	if root := filepath.Clean(l.cfg.Path); len(path) > len(root) && strings.HasPrefix(path, root) {
 		return openBelow(path, list)
 	}
@@ -196,12 +196,12 @@ func (l *scan) stat(path string) state {
 	return statPath(path)
 }
 
-// check brings the reading of one file up to date. st is the state of base, whose path is path,
-// in d; bad is the violation of d. The first row that matches decides.
+// check updates the reading of one file. st is the state of base, a name in d, whose path is path. bad is
+// the violation of d. The first row that matches decides.
 //
 //	the file                          | effect
 //	is in a directory with violations | a problem; its previous reading stays
-//	is missing                        | removed once it has been away for vanishHold
+//	is missing                        | removed once it has been missing for vanishHold
 //	has the identity last read        | none
 //	is not a regular file             | a problem; its previous reading stays
 //	could be written by other users   | a problem; its previous reading stays
@@ -260,9 +260,9 @@ func (l *scan) check(d *dir, base, path string, st state, bad violation) {
 	l.read(f, c, now)
 }
 
-// putUntrusted notes a problem for a file in a directory that is not trusted. A file of the set
-// stays in it even if the directory shows that the file is missing.
-func (l *scan) putUntrusted(path string, st state, bad violation) {
+// putUntrusted notes a problem for a file in a directory with a violation. A file of the set stays in the
+// set even if the directory no longer has the file.
+func (l *look) putUntrusted(path string, st state, bad violation) {
 	delete(l.gone, path)
 	delete(l.pending, path)
 	if st.kind == absent && !l.set.Has(path) {
@@ -272,9 +272,9 @@ func (l *scan) putUntrusted(path string, st state, bad violation) {
 	l.set.Put(source.File{File: path, Incomplete: true, Problems: []pod.Problem{bad.at(path, Refuse)}}, nil)
 }
 
-// read accepts the content of f, or keeps the previous reading for now. c is the violation of
-// its permissions.
-func (l *scan) read(f *opened, c violation, now time.Time) {
+// read reads f, and accepts the content or keeps the previous reading for now. c is the violation of
+// the permissions of f.
+func (l *look) read(f *opened, c violation, now time.Time) {
 	path := f.path
 	if !l.quiet(path, f.id, l.quietTime(f), now) {
 		return
@@ -296,7 +296,7 @@ func (l *scan) read(f *opened, c violation, now time.Time) {
 		return
 	}
 	reading, notices := l.parse(data, path)
-	if l.set.IsWorse(reading) && !l.quiet(path, f.id, l.badNews, now) {
+	if l.set.Worsens(reading) && !l.quiet(path, f.id, l.worse, now) {
 		return
 	}
 	if !c.none() {
@@ -319,8 +319,8 @@ func (l *scan) parse(data []byte, path string) (source.File, []pod.Problem) {
 }
 
 // refuse notes that path exists but cannot be read.
-func (l *scan) refuse(path string, id identity, problem *pod.Problem, now time.Time) {
-	if !l.quiet(path, id, l.badNews, now) {
+func (l *look) refuse(path string, id identity, problem *pod.Problem, now time.Time) {
+	if !l.quiet(path, id, l.worse, now) {
 		return
 	}
 	delete(l.pending, path)
@@ -349,10 +349,10 @@ func (l *scan) drop(path string) {
 	l.set.Remove(path)
 }
 
-// dropMoved removes missing files at once if this round has read their inodes under other
-// names. Such a file was renamed, and the set must not have its pods twice. Where the system
-// provides no inode, dropMoved compares the content.
-func (l *scan) dropMoved() {
+// dropMoved removes a missing file at once if this round has accepted its inode under another name. Such
+// a file was renamed, and the set must not have its pods twice. On a system without inode numbers,
+// dropMoved compares the content.
+func (l *look) dropMoved() {
 	if len(l.gone) == 0 || len(l.fresh) == 0 {
 		return
 	}

@@ -20,8 +20,8 @@ const knowsWriters = true
 
 const stateMask = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
 
-// dir is an open directory. Names looked up through it are in it, even if its path
-// changes meanwhile.
+// dir is an open directory. A lookup of a name through it finds a file in this directory, even if the
+// directory is renamed meanwhile.
 type dir struct {
 	path string
 	fd   int
@@ -216,10 +216,10 @@ func (f *opened) read(b []byte) (int, error) {
 	return retryEINTR(func() (int, error) { return unix.Read(f.fd, b) })
 }
 
-// open opens base, a name in d, for reading, and never blocks; its path is path. It first takes
-// an O_PATH descriptor and checks it. So it opens only regular files for reading (F45), and
-// reads the same file that judge saw. It follows links one by one, so that judge sees each of
-// them and the directory of each target. judge may be nil; a violation does not stop open.
+// open opens base, a name in d, for reading; its path is path. It first opens an O_PATH descriptor and
+// checks that. So it opens only regular files for reading (F45), never blocks, and reads the same file
+// that judge got. It follows links one by one, and calls judge for each of them and for the directory of
+// each target. judge may be nil; open continues after a violation.
 func (d *dir) open(base, path string, judge func(path string, st *state) violation) (*opened, violation, *pod.Problem) {
 	w := &resolver{dir: d.fd, file: -1, base: base, at: path, judge: judge}
 	defer w.leave(d.fd)
@@ -246,16 +246,16 @@ func (d *dir) open(base, path string, judge func(path string, st *state) violati
 type resolver struct {
 	dir, file int    // descriptors; -1 is none
 	base      string // name in dir
-	at        string // path to base, for texts
-	links     int    // how many it has followed
+	at        string // the path of base, for messages
+	links     int    // how many links it has followed
 	judge     func(path string, st *state) violation
 	violation violation // the first one that judge found
 }
 
-// end follows all links and returns the state of the file at their end.
+// end follows all links and returns the state of the last target.
 func (w *resolver) end() (state, error) {
 	for first := w.dir; ; {
-		if err := w.hold(unix.O_NOFOLLOW); err != nil {
+		if err := w.openBase(unix.O_NOFOLLOW); err != nil {
 			return state{}, err
 		}
 		st, err := stateOf(w.file, w.at)
@@ -263,8 +263,8 @@ func (w *resolver) end() (state, error) {
 			return state{}, err
 		}
 		if st.kind == symlink && ofProc(w.file) {
-			// It leads to an open file of a process, not to a path.
-			if err := w.hold(0); err != nil {
+			// A link in /proc may lead to an open file of a process that has no path.
+			if err := w.openBase(0); err != nil {
 				return state{}, err
 			}
 			if st, err = stateOf(w.file, w.at); err != nil {
@@ -284,8 +284,8 @@ func (w *resolver) end() (state, error) {
 	}
 }
 
-// hold takes an O_PATH descriptor of base.
-func (w *resolver) hold(flags int) (err error) {
+// openBase opens an O_PATH descriptor of base.
+func (w *resolver) openBase(flags int) (err error) {
 	drop(w.file)
 	w.file, err = openAt(w.dir, w.base, unix.O_PATH|flags)
 	return err
@@ -362,9 +362,9 @@ func retryEINTR(call func() (int, error)) (int, error) {
 	}
 }
 
-// writerOf takes a read lease and releases it at once. The kernel grants it only while no
-// process has the file open for writing. A process that opens the file in between waits for
-// those microseconds. The kernel then sends SIGIO, which Go programs ignore.
+// writerOf reports whether a process has f open for writing. It takes a read lease and releases it at
+// once: the kernel grants a lease only while no process has the file open for writing. A process that
+// opens the file during these microseconds waits, and the kernel sends SIGIO, which Go programs ignore.
 func writerOf(f *opened) writer {
 	_, err := unix.FcntlInt(uintptr(f.fd), unix.F_SETLEASE, unix.F_RDLCK)
 	switch {

@@ -18,7 +18,7 @@ import (
 // No pods run on such a system.
 const knowsWriters = false
 
-// dir is a directory, by its path.
+// dir is a directory that the source looks names up in.
 type dir struct {
 	path string
 	file *os.File // nil if the directory is open only to look up names

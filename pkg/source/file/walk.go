@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// scanError is the reason why the source could not be read, as text for users.
+// lookError is the error of a source that cannot be read; text is for users.
 type scanError struct {
 	text  string
 	cause error
@@ -22,8 +22,8 @@ type scanError struct {
 func (e *scanError) Error() string { return e.text }
 func (e *scanError) Unwrap() error { return e.cause }
 
-// full scans all of Path: it renews the watches, lists the directories and checks every
-// file. It opens only files whose identity changed.
+// full does a full look at Path: it renews the watches, lists the directories and checks every file. It
+// opens only files whose identity has changed.
 func (l *scan) full() {
 	l.wantFull = false
 	clear(l.dirty)
@@ -33,7 +33,7 @@ func (l *scan) full() {
 	l.cfg.Log.LogAttrs(l.ctx, slog.LevelDebug, "Scanned manifests", slog.String("path", l.cfg.Path), slog.Int("directories_listed", l.cost.listed),
 		slog.Int("names_checked", l.cost.looked), slog.Int("files_opened", l.cost.opened), slog.Int("files_read", l.cost.read))
 	if l.err != nil && errors.Is(l.err, fs.ErrNotExist) && l.yielded && l.lastError == "" {
-		// A directory that is replaced by two renames is missing for a moment.
+		// A directory that a user replaces with two renames is missing for a moment.
 		if l.missing.IsZero() {
 			l.missing = now
 		}
@@ -55,8 +55,8 @@ func (l *scan) full() {
 	}
 }
 
-// awaitWriters waits, at most firstWait, for files that are being written while the source
-// starts. It reports those that are still pending then, so that their pods do not count as
+// awaitWriters waits at most firstWait for files that a process is writing when the source starts. It
+// adds those that are still pending then to the set as problems, so that their pods do not count as
 // removed.
 func (l *scan) awaitWriters(start time.Time) {
 	for len(l.pending) > 0 && time.Since(start) < firstWait {
@@ -76,20 +76,20 @@ func (l *scan) awaitWriters(start time.Time) {
 	}
 }
 
-// folder is a directory that is read, as the last full scan found it.
+// folder is the state of a directory that the source reads, at the last full look.
 type folder struct {
 	listed    bool // the source reads all of it; false if Path is a file in it
 	mount     uint64
 	violation violation
-	turn      uint64 // the full scan that saw it last
+	turn      uint64 // the last full look that found it
 }
 
-// name is a name in a directory that is read.
+// name is a name in a directory that the source reads.
 type name struct {
 	path, base string
-	why        string // why the source skips such names; "" when it does not
-	candidate  bool   // the source checked it when it last saw it
-	turn       uint64 // the full scan that saw it last
+	why        string // why the source skips such names; "" if it does not
+	candidate  bool   // the last full look that found it has checked it
+	turn       uint64 // the last full look that found it
 }
 
 // walk scans Path and all directories that the source reads there.
@@ -126,8 +126,8 @@ func (l *scan) walk() error {
 	return nil
 }
 
-// dropUnseen notes as missing the files that the walk did not see. It drops their pending
-// states, and the names and folders that the walk did not see.
+// dropUnseen notes that the files that the walk did not find are missing. It drops their pending states,
+// and the names and folders that the walk did not find.
 func (l *scan) dropUnseen() {
 	seen := func(path string) bool {
 		n := l.names[path]
@@ -167,7 +167,7 @@ type walker struct {
 	skipped []pod.Problem
 }
 
-// single checks Path, which is a file.
+// single checks Path if that is a file.
 func (w *walker) single() error {
 	at := filepath.Dir(w.root)
 	d, err := openDir(at, false)
@@ -190,7 +190,7 @@ func (w *walker) single() error {
 	return nil
 }
 
-// see records a directory and returns its folder, its violation and its mount.
+// see notes that the walk has found a directory, and returns its folder, its violation and its mount.
 func (w *walker) see(d *dir) (*folder, violation, uint64, error) {
 	w.cost.looked++
 	st, err := d.state()
@@ -237,7 +237,7 @@ func (w *walker) name(path []byte, base int) *name {
 
 // directory checks the candidates of one directory and, if Recursive is set, of those below.
 func (w *walker) directory(path string) error {
-	watchErr := w.watchDir(path) // before the listing, so that no change is missed in between
+	watchErr := w.watchDir(path) // before the listing, so that an event reports each change after it
 	below, err := w.list(path)
 	if err != nil {
 		if path == w.root {
@@ -260,8 +260,8 @@ func (w *walker) directory(path string) error {
 	return nil
 }
 
-// list checks the candidates of one directory and returns the directories in it that the
-// source reads, too.
+// list checks the candidates of one directory. It returns the directories in it that the source also
+// reads.
 func (w *walker) list(path string) (below []string, err error) {
 	d, err := w.openDir(path, true)
 	if err != nil {
@@ -306,7 +306,7 @@ func (w *walker) list(path string) (below []string, err error) {
 func (w *walker) entry(d *dir, n *listed, known *name, bad violation) bool {
 	switch {
 	case strings.HasPrefix(known.base, ".."):
-		// A part of a mounted ConfigMap. Links lead to its files, and the source reads these.
+		// It is a part of a mounted ConfigMap. Links lead to its files, and the source reads the links.
 		return false
 	case n.kind == directory && known.why == hidden:
 		return w.skip(known.path, "skipped: hidden directory", "")

@@ -25,16 +25,16 @@ type event struct {
 // watcher reports changes in directories. It is an interface, so that tests can set the limits
 // of the system.
 type watcher interface {
-	// add watches the directory path; watching it again renews the watch.
+	// add watches the directory path. A second call renews the watch.
 	add(path string) error
-	// events never closes before close.
+	// events returns the channel of events. It is not closed before close is called.
 	events() <-chan event
 	close()
 }
 
-// fsWatcher is a watcher by inotify. Its channel out has capacity 0: pump sends, and the scan
-// receives. While the scan does not receive, the kernel's queue fills and overflows. An event
-// with lost follows.
+// fsWatcher is a watcher that uses inotify. Its channel out has capacity 0: pump sends, and the look
+// receives. If the look does not receive for long, the kernel's queue overflows, and pump sends an event
+// with lost.
 type fsWatcher struct {
 	w    *fsnotify.Watcher
 	out  chan event
@@ -64,8 +64,8 @@ func (f *fsWatcher) close() {
 	f.wg.Wait()
 }
 
-// drainErrors receives errors at any time: fsnotify sends some while it holds the lock that
-// add and close need.
+// drainErrors receives the errors of fsnotify in a goroutine of its own: fsnotify sends some of them while
+// it holds the lock that add and close need.
 func (f *fsWatcher) drainErrors() {
 	for range f.w.Errors {
 		f.lost.Send()
@@ -94,9 +94,9 @@ func (f *fsWatcher) pump() {
 	}
 }
 
-// openWatcher opens the watcher if there is none. If Path is a file, a link or missing, it
-// watches the directory above. It runs before the full scan, so that no change is missed in
-// between.
+// openWatcher opens the watcher if there is none. If Path is a file, a link or missing, it watches the
+// closest existing directory above. It runs before the full look, so that an event reports each later
+// change.
 func (l *scan) openWatcher() {
 	if l.watch == nil {
 		w, err := l.newWatcher()
@@ -170,7 +170,7 @@ func (l *scan) noteWatching() {
 	}
 }
 
-// polled returns the notice that changes are found by polling only.
+// polled returns the notice that the source finds changes only by polling, if it does.
 func (l *scan) polled() []pod.Problem {
 	if l.unwatched == "" {
 		return nil
@@ -197,7 +197,7 @@ func (l *scan) unwatch() {
 	}
 }
 
-// handle notes the file to check, or requests a full scan, as an event requires.
+// handle handles an event: it notes a file to check, or requests a full look.
 func (l *scan) handle(e event) {
 	dir, base := filepath.Split(e.name)
 	dir = filepath.Clean(dir)

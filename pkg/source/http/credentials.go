@@ -14,7 +14,7 @@ import (
 // largestCredential is the size limit of a file of certificates or keys.
 const largestCredential = 1 << 20
 
-// credentials have the content of the TLS files.
+// credentials has the content of the TLS files.
 type credentials struct {
 	sum    [sha256.Size]byte // of the content of all files
 	config *tls.Config       // nil: the system's defaults
@@ -29,8 +29,8 @@ func (s *Source) credentials() (credentials, error) {
 	}
 	all := sha256.New()
 	c.config = &tls.Config{}
-	// A file that holds certificate and key may be replaced at any moment: reading it
-	// twice may give halves of two pairs.
+	// Read a file with certificate and key only once: it may be replaced at any moment, and the two
+	// readings would then not belong together.
 	once := map[string][]byte{}
 	contentOf := func(what, path string) ([]byte, error) {
 		data, had := once[path]
@@ -75,8 +75,8 @@ func (s *Source) credentials() (credentials, error) {
 	return c, nil
 }
 
-// pair combines certificate and key, with its own error texts: those of crypto/tls may
-// repeat lines of the files.
+// pair combines certificate and key. It has its own error texts, because those of crypto/tls may contain
+// lines of the files.
 func (s *Source) pair(cert, key []byte) (tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err == nil {
@@ -120,7 +120,7 @@ func readCredential(what, path string) ([]byte, error) {
 	return data, nil
 }
 
-// cause returns err without the path that it repeats.
+// cause returns err without its path.
 func cause(err error) error {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		return p.Err

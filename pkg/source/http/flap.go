@@ -16,8 +16,7 @@ const (
 	// calm is how long the server has to serve only the version in force before the pacer
 	// forgets earlier ones.
 	calm = 5 * time.Minute
-	// remembered is how many versions the pacer remembers: more than a server is likely to
-	// alternate between.
+	// remembered is how many versions the pacer remembers. A server hardly alternates between more.
 	remembered = 32
 )
 
@@ -48,8 +47,7 @@ func versionOf(f source.File) version {
 	return version(sum.Sum(nil))
 }
 
-// harmless reports whether f changes nothing in the last good set, so that the source may yield
-// it each time.
+// harmless reports whether f changes nothing in the last good set: the source may yield it at each poll.
 func harmless(f source.File) bool { return f.Incomplete && len(f.Pods)+len(f.Objects) == 0 }
 
 // pacer decides when a version that the server serves takes effect (F63). A version that the pacer
@@ -64,16 +62,16 @@ func harmless(f source.File) bool { return f.Incomplete && len(f.Pods)+len(f.Obj
 //	an earlier one      n > 0     < hold         has no effect; serve returns an error
 //	an earlier one      n > 0     ≥ hold         takes effect, one return more
 //
-// It belongs to the goroutine of its poller.
+// Only the goroutine of its poller uses it.
 type pacer struct {
 	poll    time.Duration   // the time between two polls
 	arrived map[version]int // how often each version followed another one
 	last    version         // the last served version
 	force   version         // the version in force
-	since   time.Time       // since when force is in force
-	alone   time.Time       // since when the server has served only force
+	since   time.Time       // when force took effect
+	alone   time.Time       // since this time the server has served only force
 	returns int             // how often an earlier version took effect again
-	held    bool            // the pacer has held back an earlier version since then
+	held    bool            // since force took effect, the pacer has ignored an earlier version
 }
 
 // alternation is the error of a source that alternates between versions.
@@ -86,10 +84,9 @@ func (e *alternation) Error() string {
 	return fmt.Sprintf("content alternates between %d versions; the one in use is kept for at least %v", e.versions, e.hold)
 }
 
-// serve notes that the server serves v at now, and decides which version is in force. The error
-// says that content alternates. It stays the same until the hold grows. It is nil once another
-// version has taken effect. It is also nil once the server has served only the version in force for
-// as long as the hold.
+// serve notes that the server serves v at now, and decides which version is in force. An error says that
+// content alternates. Its text changes only when the hold grows. The error is nil again when another
+// version takes effect, or when the server has served only the version in force during the hold.
 func (p *pacer) serve(v version, now time.Time) error {
 	if p.arrived == nil {
 		p.forget(v)
@@ -102,7 +99,7 @@ func (p *pacer) serve(v version, now time.Time) error {
 		p.last = v
 	}
 	if v == p.force {
-		return p.settle(now)
+		return p.serveCurrent(now)
 	}
 	p.alone = now
 	if known && p.returns > 0 && now.Sub(p.since) < p.hold() {
@@ -119,8 +116,8 @@ func (p *pacer) serve(v version, now time.Time) error {
 	return nil
 }
 
-// settle handles the case that the server serves the version in force.
-func (p *pacer) settle(now time.Time) error {
+// serveCurrent handles the case that the server serves the version in force.
+func (p *pacer) serveCurrent(now time.Time) error {
 	quiet := now.Sub(p.alone)
 	if quiet >= calm {
 		p.forget(p.force)
@@ -142,7 +139,8 @@ func (p *pacer) forget(v version) {
 	p.arrived, p.last = map[version]int{v: 1}, v
 }
 
-// hold returns how long the version in force stays at least, if the server serves an earlier one.
+// hold returns the least time for which the version in force stays although the server serves an earlier
+// one.
 func (p *pacer) hold() time.Duration {
 	hold := p.poll
 	for range p.returns {

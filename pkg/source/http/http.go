@@ -1,7 +1,8 @@
 // Package http polls a URL for manifests.
 //
-// It yields one source.File, named by the URL without its secrets. Any answer is an error,
-// except a complete 200 and a 304 to a conditional request: the last good set stays in use.
+// It yields one source.File, named by the URL without its secrets. It accepts only a complete answer with
+// status 200, or 304 after a conditional request. Any other answer is an error, and the last good set
+// stays in use.
 //
 // The package writes neither the body of an answer nor the node's credentials to a log or an
 // error, and sends neither to another origin.
@@ -35,16 +36,16 @@ const HeaderLimit = 64 << 10
 const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
-	// trustFor is how long the source accepts "not modified" before it requests the
-	// whole document again.
+	// trustFor is how long the source accepts the status 304 before it requests the complete document
+	// again.
 	trustFor = 5 * time.Minute
 )
 
-// Config configures an http source.
+// Config is the configuration of an http source.
 type Config struct {
 	// URL is an http or https URL; userinfo becomes basic authentication.
 	URL string
-	// Header has headers for every request. They go to the origin of URL only.
+	// Header has the headers of each request. The source sends them only to the origin of URL.
 	Header nethttp.Header
 	// CheckFrequency is the time between two requests; zero is 20 s (C-1.7.1).
 	CheckFrequency time.Duration
@@ -57,13 +58,13 @@ type Config struct {
 	// An unusable file is an error of the source. The source does not read them for an http
 	// URL.
 	CAFile, CertFile, KeyFile string
-	// Client, if it is not nil, makes the requests, with its Transport and Jar. Then the
-	// files above have no effect. nil: the source makes a client of its own.
+	// Client makes the requests, with its Transport and Jar; the files above then have no effect. nil:
+	// the source makes a client of its own.
 	Client *nethttp.Client
-	// Parse decodes the body; the second result lists the parts that it skipped on purpose. One
-	// goroutine at a time calls it.
+	// Parse decodes the body. The second result has a notice for each part that Parse ignored on
+	// purpose. Only one goroutine at a time calls it. Required.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
-	// Log receives requests, at debug; nil discards them.
+	// Log receives a debug message for each request; nil discards them.
 	Log *slog.Logger
 	// UserAgent is the User-Agent of requests, unless Header has one.
 	UserAgent string
@@ -75,7 +76,7 @@ type Config struct {
 type Source struct {
 	cfg  Config
 	url  *url.URL                                // without userinfo and fragment
-	name string                                  // the URL without secrets, for texts
+	name string                                  // the URL without secrets, for messages
 	read func(what, path string) ([]byte, error) // readCredential
 }
 
@@ -183,7 +184,7 @@ type poller struct {
 	notices  []pod.Problem     // the parts that its parser skipped
 	version  version           // its version
 	shown    bool              // the set has this content
-	full     time.Time         // when the last poll with a whole document began
+	full     time.Time         // when the last poll with a complete document began
 	etag     string            // ETag of the last 200
 	modified string            // Last-Modified of the last 200
 	retry    time.Duration     // the last delay after a failure
@@ -202,7 +203,7 @@ func (p *poller) delay(err error) time.Duration {
 	return jitter(p.retry)
 }
 
-// jitter spreads d by a tenth, so that nodes do not poll at the same moment.
+// jitter changes d by up to a tenth, so that nodes do not poll at the same moment.
 func jitter(d time.Duration) time.Duration {
 	return backoff.Jitter(d, 0.9, 1.1)
 }
@@ -219,7 +220,7 @@ func (p *poller) poll(ctx context.Context) error {
 	case status == nethttp.StatusNotModified:
 		return p.apply(start)
 	case len(bytes.TrimSpace(body)) == 0:
-		// Unlike C-1.7.4: an outage must not look like a set without pods.
+		// An outage must not look like a set without pods, as it does in the kubelet (C-1.7.4).
 		p.have = false
 		return errors.New("empty answer; to serve no pods, answer with an empty List")
 	}
@@ -231,15 +232,15 @@ func (p *poller) poll(ctx context.Context) error {
 	read, notices := p.cfg.Parse(body, p.name)
 	read.File = p.name
 	if p.unframed && sum != p.rejected && p.set.IsWorse(read) {
-		// It may be half of a document: a body that was cut off looks the same. If the next
-		// answer is equal, poll accepts it.
+		// The body may be truncated, since its length is not known. poll accepts it if the next answer
+		// is equal.
 		p.have, p.rejected = false, sum
 		return errors.New("the answer states no length and lacks pods of the last one; requesting it again")
 	}
 	p.have, p.sum, p.shown, p.rejected = true, sum, false, [sha256.Size]byte{}
 	p.read, p.notices = read, notices
 	p.version = versionOf(p.read)
-	// The log has nothing else from a body (F61).
+	// The log contains only these facts about a body (F61).
 	p.cfg.Log.Debug("Read changed document", "url", p.name, "bytes", len(body), "sha256", hex.EncodeToString(sum[:]),
 		"pods", len(p.read.Pods), "problems", len(p.read.Problems))
 	return p.apply(start)
@@ -262,7 +263,7 @@ func (p *poller) apply(now time.Time) error {
 	return alternates
 }
 
-// get requests the document. A nil error means 200 with the whole body, or 304 to a
+// get requests the document. Without an error, status is 200 and body is complete, or status is 304 after a
 // conditional request.
 func (p *poller) get(ctx context.Context) (body []byte, status int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
@@ -302,7 +303,7 @@ func (p *poller) get(ctx context.Context) (body []byte, status int, err error) {
 		return nil, status, fmt.Errorf("the body is larger than %d MiB", BodyLimit>>20)
 	}
 	p.unframed = response.ProtoMajor == 1 && response.ContentLength < 0 && len(response.TransferEncoding) == 0 &&
-		!response.Uncompressed && response.TLS == nil // gzip and TLS mark their end
+		!response.Uncompressed && response.TLS == nil // gzip and TLS report a truncated body
 	if status == nethttp.StatusOK {
 		p.etag, p.modified = response.Header.Get("ETag"), response.Header.Get("Last-Modified")
 	}

@@ -34,8 +34,8 @@ func (p *poller) setClient() error {
 	return nil
 }
 
-// closeIdle closes the idle connection, if it is the poller's own. After a failure the next
-// attempt must not depend on a connection that may be broken.
+// closeIdle closes idle connections, unless the client is from Config. After a failure the next request
+// must not use a connection that may be broken.
 func (p *poller) closeIdle() {
 	if p.client != nil && p.cfg.Client == nil {
 		p.client.CloseIdleConnections()
@@ -57,8 +57,8 @@ func ownTransport(config *tls.Config) *nethttp.Transport {
 	return t
 }
 
-// sameOrigin returns a copy of c that rejects redirects to another origin than the URL's. Headers
-// may have credentials, and the server that answers decides which pods run on this node.
+// sameOrigin returns a copy of c that rejects redirects to another origin. Headers may have credentials,
+// and the server that answers decides which pods run on this node.
 func (s *Source) sameOrigin(c nethttp.Client) *nethttp.Client {
 	c.Timeout = 0 // the request's context has the timeout
 	c.CheckRedirect = func(next *nethttp.Request, via []*nethttp.Request) error {
@@ -73,8 +73,8 @@ func (s *Source) sameOrigin(c nethttp.Client) *nethttp.Client {
 	return &c
 }
 
-// printable returns a server's text, or "(not shown)" if it is long or has other characters than
-// printable ASCII.
+// printable returns a server's text; "(not shown)" if it is long or has other characters than printable
+// ASCII.
 func printable(text string) string {
 	if len(text) > 200 || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return "(not shown)"
@@ -95,8 +95,8 @@ func origin(u *url.URL) string {
 	return strings.ToLower(u.Scheme) + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port)
 }
 
-// failure is the error of a failed request, with a text for users. Of the URL and the headers it
-// contains at most the host, or the origin of a redirect. It contains no part of the body.
+// failure is the error of a failed request, with a text for users. The text may contain the host of the URL,
+// or the origin of a redirect. It contains no other part of the URL, the headers and the body.
 type failure struct {
 	text  string
 	cause error
@@ -105,7 +105,7 @@ type failure struct {
 func (e *failure) Error() string { return e.text }
 func (e *failure) Unwrap() error { return e.cause }
 
-// explain turns an error of net/http into a failure.
+// explain converts an error of net/http to a failure.
 func explain(err error) error {
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
 		err = wrapped.Err // url.Error repeats the URL
@@ -190,8 +190,8 @@ func redact(u *url.URL) string {
 	return c.String()
 }
 
-// secret reports whether a query parameter looks like a credential. It does by its name, or by a
-// value of at least 32 characters without separators, as of a token.
+// secret reports whether a query parameter may be a credential: by its name, or because its value has at
+// least 32 characters and no separators, like a token.
 func secret(name, value string) bool {
 	if plain, err := url.QueryUnescape(name); err == nil {
 		name = plain

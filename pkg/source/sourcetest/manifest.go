@@ -21,10 +21,10 @@ import (
 //	pod NAME CONTENT      a pod of namespace default
 //	object NAME CONTENT   a ConfigMap
 //	workload NAME CONTENT a Deployment
-//	reject NAME MESSAGE   a pod that is there but rejected
-//	notice MESSAGE        something passed over on purpose
+//	reject NAME MESSAGE   a rejected pod
+//	notice MESSAGE        a notice
 //
-// Anything else makes the whole file a problem, and so does nothing at all. kind and location are
+// With any other line, the file has only a problem. An empty file is also a problem. kind and location are
 // those of the pods' origins.
 func Parse(kind, location string) func(data []byte, file string) (source.File, []pod.Problem) {
 	return func(data []byte, file string) (source.File, []pod.Problem) {
@@ -71,10 +71,10 @@ func spec(key pod.Key, origin pod.Origin, content string) *pod.Spec {
 
 func hash(content string) string { return fmt.Sprintf("v1-%x", sha256.Sum256([]byte(content))) }
 
-// Document is the text of a place that holds all its manifests in one file.
+// Document has the manifests of a place that keeps all of them in one file, by name.
 type Document map[string]string
 
-// Text returns all manifests in order of their names; it is never empty.
+// Text returns the text of all manifests, in the order of their names. It is never empty.
 func (d Document) Text() string {
 	text := "# manifests\n"
 	for _, name := range slices.Sorted(maps.Keys(d)) {

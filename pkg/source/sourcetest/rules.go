@@ -82,13 +82,13 @@ func hasProblem(t *testing.T, w Result) {
 
 func endsWhenTheCallerLeaves(t *testing.T, f Fixture) {
 	f.Put("a", "pod one x")
-	words := 0
+	yields := 0
 	for range f.Source.Sets(t.Context()) {
-		words++
+		yields++
 		break
 	}
-	if words != 1 {
-		t.Errorf("%d sets or errors, want 1", words)
+	if yields != 1 {
+		t.Errorf("%d sets or errors, want 1", yields)
 	}
 }
 

@@ -1,10 +1,8 @@
-// Package sourcetest is the test suite for the contract of source.Source, with one
-// named subtest per rule. Every source passes it.
+// Package sourcetest is the test suite for the contract of source.Source. It has one named subtest for each
+// rule. Every source passes it.
 //
-// A source's own test builds a Fixture, a place it can change, and calls Run;
-// the rules hold for every kind of place.
-//
-// The suite does not depend on how a source reads.
+// The test of a source makes a Fixture, which has a place that the test can change, and calls Run. The suite
+// does not depend on how a source reads its place.
 package sourcetest
 
 import (
@@ -23,28 +21,27 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// Fixture is a source and the place it reads. The place starts empty; its
-// manifests are in the language of Parse.
+// Fixture is a source and the place that it reads. The place is empty at first. Its manifests are in the
+// format of Parse.
 type Fixture struct {
 	Source source.Source
-	// Put adds or replaces the manifest name in one step.
+	// Put adds or replaces the manifest with this name in one step.
 	Put func(name, text string)
-	// Remove takes the manifest name away.
+	// Remove removes the manifest with this name.
 	Remove func(name string)
 	// Break makes the place unreadable; Mend undoes that.
 	Break, Mend func()
-	// Looked returns once the source has read the place a few more times. It is nil for
-	// a place that cannot count.
+	// Looked returns once the source has read the place a few more times. It is nil if the place cannot
+	// count readings.
 	Looked func()
-	// PodsOnly says that the place has no objects besides pods.
+	// PodsOnly says that the place can have only pods.
 	PodsOnly bool
-	// Once says that the source ends after its first yield. Put and Break then come
-	// only before Sets.
+	// Once says that the source ends after its first yield. Run then calls Put and Break only before
+	// Sets.
 	Once bool
 }
 
-// Run tests the sources of make's fixtures against the contract of source.Source. It
-// calls make once per rule.
+// Run tests the sources of the fixtures that make returns. It calls make once for each rule.
 func Run(t *testing.T, make func(t *testing.T) Fixture) {
 	var once bool
 	rule := func(name string, check func(t *testing.T, f Fixture)) {
@@ -109,8 +106,8 @@ func Listen(t testing.TB, s source.Source) *Listener {
 	return l
 }
 
-// Next returns the next yield; it fails the test when none comes or the sequence has
-// ended, and when a set does not have the next revision.
+// Next returns the next yield. It fails the test if none comes, or if the sequence has ended. A set must have
+// the next revision.
 func (l *Listener) Next() Result {
 	l.t.Helper()
 	select {
@@ -147,8 +144,8 @@ func (l *Listener) Set() Result {
 	return w
 }
 
-// Settled is Set, but skips sets with a pod that is being deleted: where pods are
-// deleted in two steps, a source may yield the first one.
+// Settled is Set, but skips sets with a pod that is being deleted. If pods are deleted in two steps, a source
+// may yield a set after the first one.
 func (l *Listener) Settled() Result {
 	l.t.Helper()
 	w := l.Set()
@@ -199,8 +196,8 @@ func (l *Listener) Ended() {
 // Leave ends the context of the sequence.
 func (l *Listener) Leave() { l.cancel() }
 
-// Contents returns the content of w: "name" per pod, "!file" per incomplete file, "?name"
-// per rejected pod; sorted.
+// Contents returns the content of w, sorted: "name" for each pod, "!" for each incomplete file, and "?name"
+// for each rejected pod.
 func (w Result) Contents() []string {
 	out := []string{}
 	for f := range w.Files.All() {
@@ -218,7 +215,7 @@ func (w Result) Contents() []string {
 	return out
 }
 
-// Pod returns the pod name of w, nil when there is none.
+// Pod returns the pod of w with this name; nil if there is none.
 func (w Result) Pod(name string) *pod.Spec {
 	for f := range w.Files.All() {
 		for _, p := range f.Pods {
@@ -230,7 +227,7 @@ func (w Result) Pod(name string) *pod.Spec {
 	return nil
 }
 
-// Holds fails the test unless w's contents are exactly these.
+// Holds fails the test unless Contents returns exactly these.
 func (w Result) Holds(t testing.TB, contents ...string) {
 	t.Helper()
 	slices.Sort(contents)

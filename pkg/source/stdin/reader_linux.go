@@ -9,22 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reader returns a reader of in that ends with ctx, and its close function.
+// reader returns a reader of in whose reads end with ctx, and a function that releases it.
 func reader(ctx context.Context, in io.Reader) (io.Reader, func(), error) {
 	f, ok := in.(*os.File)
 	if !ok {
-		return &patient{ctx: ctx, in: in}, func() {}, nil
+		return &ctxReader{ctx: ctx, in: in}, func() {}, nil
 	}
 	wake, err := newAlarm(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &watched{patient: patient{ctx: ctx, in: f}, file: f, wake: wake}, wake.close, nil
+	return &watched{ctxReader: ctxReader{ctx: ctx, in: f}, file: f, wake: wake}, wake.close, nil
 }
 
-// watched reads a file, and never blocks in a read that ctx cannot end.
+// watched reads a file. It waits for input before each read, so that ctx can end the wait.
 type watched struct {
-	patient
+	ctxReader
 	file *os.File
 	wake *alarm
 }
@@ -41,7 +41,7 @@ func (w *watched) Read(b []byte) (int, error) {
 	if polled != nil {
 		return 0, polled
 	}
-	return w.patient.Read(b)
+	return w.ctxReader.Read(b)
 }
 
 // alarm is a descriptor that becomes readable when ctx is done.

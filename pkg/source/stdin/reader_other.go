@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// reader returns in as something that ends with ctx at its next read: a read
-// under way cannot be ended here.
+// reader returns a reader of in whose next read fails after the end of ctx. A read that has begun cannot be
+// ended on this system.
 func reader(ctx context.Context, in io.Reader) (io.Reader, func(), error) {
-	return &patient{ctx: ctx, in: in}, func() {}, nil
+	return &ctxReader{ctx: ctx, in: in}, func() {}, nil
 }

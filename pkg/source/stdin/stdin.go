@@ -1,9 +1,7 @@
 // Package stdin reads manifests from standard input, once.
 //
-// It yields one source.File named "-" and ends; its set stays in use.
-//
-// The source yields nothing before the end of the input, because half of the input may
-// be valid and mean something else.
+// It yields one source.File named "-" and ends; its set stays in use. It yields nothing before the end of
+// the input, because a part of the input may be valid and mean something else.
 package stdin
 
 import (
@@ -19,13 +17,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// DefaultLimit is the limit of New without one, in bytes.
+// DefaultLimit is the default limit of New, in bytes.
 const DefaultLimit = 10 << 20
 
-// Parser decodes manifests; the second result lists the parts that it skipped on purpose.
+// Parser decodes manifests. The second result has a notice for each part that it ignored on purpose.
 type Parser = func(data []byte, file string) (source.File, []pod.Problem)
 
-// Source is standard input, or another reader in its place.
+// Source is the source that reads standard input, or another reader.
 type Source struct {
 	in    io.Reader
 	parse Parser
@@ -34,8 +32,8 @@ type Source struct {
 
 var _ source.Source = (*Source)(nil)
 
-// New returns the source that reads in to its end, at most limit bytes; a
-// limit of 0 is DefaultLimit. It reads nothing before Sets.
+// New returns the source that reads in to its end. Input of more than limit bytes is a problem; a limit of
+// 0 is DefaultLimit. The source reads nothing before Sets.
 func New(in io.Reader, parse Parser, limit int64) *Source {
 	if limit <= 0 {
 		limit = DefaultLimit
@@ -46,9 +44,9 @@ func New(in io.Reader, parse Parser, limit int64) *Source {
 // Name returns "stdin:-".
 func (s *Source) Name() string { return "stdin:-" }
 
-// Sets implements source.Source. It yields one set, or one error, and ends. On Linux
-// Sets stops reading an *os.File as soon as ctx is done, even without input; any other
-// reader, and any reader on other systems, at its next read.
+// Sets implements source.Source. It yields one set, or one error, and ends. On Linux it stops reading an
+// *os.File as soon as ctx is done, even without input. It stops reading any other reader, and any reader
+// on other systems, at the next read.
 func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
 		data, err := s.read(ctx)
@@ -82,7 +80,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// read returns all of the input, one byte more than the limit at most.
+// read returns all of the input, but at most one byte more than the limit.
 func (s *Source) read(ctx context.Context) ([]byte, error) {
 	var data bytes.Buffer
 	in, done, err := reader(ctx, s.in)
@@ -104,13 +102,13 @@ func cannotRead(err error) error {
 	return fmt.Errorf("cannot be read: %w", err)
 }
 
-// patient reads until ctx is done.
-type patient struct {
+// ctxReader is a reader whose reads fail after the end of ctx.
+type ctxReader struct {
 	ctx context.Context
 	in  io.Reader
 }
 
-func (p *patient) Read(b []byte) (int, error) {
+func (p *ctxReader) Read(b []byte) (int, error) {
 	if err := p.ctx.Err(); err != nil {
 		return 0, err
 	}
