@@ -13,20 +13,17 @@ import (
 	"github.com/nodectl/nodectl/pkg/podstatic"
 )
 
-// FromAPI returns the spec of a pod that an API server has bound to this node: with its
-// UID and annotations, neither defaulted nor renamed, since the server has done that.
-// It repeats only the structural part of validation, which a compromised server may
-// have skipped: names that become paths, and one source for each volume. The Spec
-// carries its source's name in kubernetes.io/config.source, as the kubelet's pods do
-// (C-1.2.4), and the server's bookkeeping of who wrote which field is left out.
+// FromAPI returns the spec of a pod that an API server has bound to this node. The pod keeps its UID,
+// name and annotations. FromAPI does not default it, because the server has done that. It repeats only
+// the part of validation that protects this node from a compromised server: names that become paths,
+// and one source for each volume. As in the kubelet, the annotation kubernetes.io/config.source of the
+// Spec's Pod names the kind of source (C-1.2.4). The managed fields are left out.
 //
-// A field that this version does not support rejects the pod, with one problem for
-// each; the Spec is then nil. A pod that is being deleted is rejected for its own names
-// only, because it has to stop: plan starts nothing of it. Problems name o.File, or the
-// layer's place where the pod has none.
+// Each field that this version does not support is a problem, and rejects the pod: the Spec is then nil.
+// A pod that is being deleted is rejected only for its names and UID: it has to stop, and plan starts
+// nothing of it. Problems name o.File, or o.Location if there is no file.
 //
-// p is shared, not copied, and not written to: the Spec's Pod has its own
-// metadata and the rest of p's.
+// FromAPI does not change p. The Spec's Pod has metadata of its own, and shares the rest with p.
 func FromAPI(p *v1.Pod, o Options) (*pod.Spec, []pod.Problem) {
 	problems := pod.IdentityProblems(p)
 	if bad, is := pod.StaticUIDProblem(p); is {
@@ -79,7 +76,7 @@ func apiProblems(p *v1.Pod, o Options) []pod.Problem {
 	return append(problems, podspec.UnsupportedAPI(p)...)
 }
 
-// placed shortens a list of problems and puts each at the place of its pod.
+// placed shortens a list of problems, and sets the file of each.
 func placed(problems []pod.Problem, o Options) []pod.Problem {
 	if rest := len(problems) - maxProblems; rest > 0 {
 		problems = append(problems[:maxProblems:maxProblems], pod.Problem{Msg: fmt.Sprintf("and %d more problems of this pod", rest)})

@@ -221,7 +221,7 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 		if s != nil || len(problems) != 1 || problems[0].Path != path || problems[0].File != "shop/web" || problems[0].Line != 0 || problems[0].Msg == "" {
 			t.Errorf("%s: spec %v, problems %+v", path, s, problems)
 		}
-		// It has to stop, whatever it asks for.
+		// A pod that is being deleted is accepted, because it has to stop.
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Unix(1, 0)}, &seconds
 		if s, problems := FromAPI(p, apiOptions()); s == nil || len(problems) > 0 {
 			t.Errorf("%s, being deleted: %v", path, problems)

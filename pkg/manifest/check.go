@@ -19,19 +19,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// checker compares a decoded value with its Go type: unknown fields, fields written
-// twice, values of another type. It finds all of them, where a decoder stops at the
-// first.
+// checker compares a decoded value with its Go type. It finds all unknown fields, repeated fields and
+// values of another type. A decoder would stop at the first one.
 type checker struct {
 	validate string
-	secret   bool // values are never shown
+	secret   bool // problems must not contain values
 	o        object
-	guesses  *int // of the file, so far
+	guesses  *int // how many guesses were made for the file
 	problems []pod.Problem
 	warnings []pod.Problem
-	endless  bool // a value must not be decoded
-	// above holds the types of the objects around the current one, outermost
-	// first, to tell where a misplaced field belongs.
+	slow     bool // the object has a quantity that must not be decoded, see slowToParse
+	// above has the types of the objects that contain the current one, outermost first. They show
+	// where a misplaced field belongs.
 	above []level
 }
 
@@ -40,7 +39,7 @@ type level struct {
 	path string
 }
 
-// field records an unknown or duplicate field, as Options.Validate says.
+// field records an unknown or duplicate field as a problem or a warning, by Options.Validate.
 func (c *checker) field(p pod.Problem) {
 	switch c.validate {
 	case Ignore:
@@ -51,7 +50,7 @@ func (c *checker) field(p pod.Problem) {
 	}
 }
 
-// check walks value v, at place at, with the type t it has to fit.
+// check compares the value v with the type t. at is its place, path its field path.
 func (c *checker) check(t reflect.Type, v any, at *place, path string) {
 	if v == nil {
 		return
@@ -136,8 +135,8 @@ func (c *checker) unknown(at *place, path, name string) pod.Problem {
 	return p
 }
 
-// guess is nearest for the first unknown names of a file, in the order of the names;
-// more would not help a person, and a file full of them would take minutes.
+// guess is nearest for the first 50 unknown names of a file. A file with only unknown names would take
+// minutes otherwise.
 func (c *checker) guess(name string, known []string) string {
 	const most = 50
 	if *c.guesses++; *c.guesses > most {
@@ -190,10 +189,10 @@ func (c *checker) checkBytes(v any, at *place, path string) {
 	}
 }
 
-// checkCustom has the type's own decoder judge the value.
+// checkCustom checks a value with the decoder of its type.
 func (c *checker) checkCustom(t reflect.Type, v any, at *place, path string) {
-	if t == reflect.TypeFor[resource.Quantity]() && endless(fmt.Sprint(v)) {
-		c.endless = true
+	if t == reflect.TypeFor[resource.Quantity]() && slowToParse(fmt.Sprint(v)) {
+		c.slow = true
 		c.bad("not a quantity: it has too many digits", fmt.Sprintf("an exponent may have up to %d digits", longestExponent), at, path)
 		return
 	}
@@ -226,8 +225,8 @@ func (c *checker) bad(msg, hint string, at *place, path string) {
 	c.problems = append(c.problems, pod.Problem{Line: line, Column: col, Path: c.o.path + path, Msg: msg, Hint: hint})
 }
 
-// mistyped records a value of another type than want, with a hint where YAML's
-// interpretation is the reason.
+// mistyped records a value of another type than want. If YAML has read a word as that type, it adds a
+// hint.
 func (c *checker) mistyped(want string, v any, at *place, path string) {
 	got, hint := "", ""
 	switch v := v.(type) {
@@ -262,7 +261,7 @@ func (c *checker) mistyped(want string, v any, at *place, path string) {
 	c.bad(fmt.Sprintf("expected %s, got %s", want, got), hint, at, path)
 }
 
-// show returns a value as messages quote it.
+// show returns a value in quotes for a message; "the value" for that of a Secret.
 func (c *checker) show(s string) string {
 	if c.secret {
 		return "the value"
@@ -270,7 +269,7 @@ func (c *checker) show(s string) string {
 	return quote(s)
 }
 
-// text returns a value as its author wrote it.
+// text returns a value as text: that in the file for a scalar, else JSON.
 func text(v any, at *place) string {
 	if at.scalar {
 		return at.text
@@ -279,8 +278,7 @@ func text(v any, at *place) string {
 	return string(js)
 }
 
-// inner returns the place of a field, or of the object when the field is not
-// found under its name.
+// inner returns the place of a field, or that of the object if the field has none.
 func inner(at *place, name string) *place {
 	if f := at.field(name); f != nil {
 		return f.value
@@ -302,8 +300,8 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// structFields holds, for every struct type of the objects read here, the type
-// of each field by its JSON name. It is made once and never written to again.
+// structFields returns the types of the fields by their JSON names, for each struct type in the objects
+// that the package reads. It is made once and does not change.
 var structFields = sync.OnceValue(func() map[reflect.Type]map[string]reflect.Type {
 	all := map[reflect.Type]map[string]reflect.Type{}
 	for _, t := range []reflect.Type{reflect.TypeFor[v1.Pod](), reflect.TypeFor[v1.ConfigMap](), reflect.TypeFor[v1.Secret](), reflect.TypeFor[v1.PersistentVolumeClaim](), reflect.TypeFor[v1.Service]()} {
@@ -342,7 +340,7 @@ func collect(t reflect.Type, all map[reflect.Type]map[string]reflect.Type) {
 	open(t)
 }
 
-// custom reports whether a type decodes itself.
+// custom reports whether a type has its own JSON decoder.
 func custom(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct && reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]())
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// lists are the list kinds, each with the kind of its items; "" is any.
+// lists has the kinds of lists, each with the kind of its items; "" is any kind.
 var lists = func() map[string]string {
 	all := map[string]string{"List": ""}
 	for _, kind := range kinds() {
@@ -20,7 +20,7 @@ var lists = func() map[string]string {
 	return all
 }()
 
-// kinds returns the kinds that nodectl reads, but for the lists.
+// kinds returns the kinds that nodectl reads, without the lists.
 func kinds() []string {
 	return append([]string{"Pod", pod.KindConfigMap, pod.KindSecret, pod.KindClaim, pod.KindService}, pod.WorkloadKinds()...)
 }
@@ -118,7 +118,7 @@ func innerOr(at *place, name string) *place {
 	return at
 }
 
-// take moves a checker's problems into the file's reading.
+// take adds the problems and warnings of a checker to those of the file.
 func (r *reader) take(c *checker) {
 	for _, p := range c.problems {
 		r.problem(p)
@@ -129,12 +129,12 @@ func (r *reader) take(c *checker) {
 	}
 }
 
-// single reads one object that is no list. implied is the kind of its list's items, ""
-// for none.
+// single reads one object that is not a list. implied is the kind of the items of its list, "" for
+// none.
 func (r *reader) single(o object, implied string) {
 	kind, _ := o.value["kind"].(string)
 	version, _ := o.value["apiVersion"].(string)
-	if why := passedOver(kind, version); why != "" && implied == "" {
+	if why := ignoredKind(kind, version); why != "" && implied == "" {
 		r.notice(o, kind, why)
 		return
 	}
@@ -157,7 +157,8 @@ func (r *reader) single(o object, implied string) {
 	}
 }
 
-// header settles an object's kind and reports whether it is one to read on.
+// header sets the kind of an object from its kind and apiVersion. It returns false, and rejects the
+// object, if nodectl does not read such an object here.
 func (r *reader) header(o *object, implied string) bool {
 	kind, hasKind := o.value["kind"].(string)
 	version, hasVersion := o.value["apiVersion"].(string)
@@ -200,7 +201,7 @@ func (r *reader) header(o *object, implied string) bool {
 	return false
 }
 
-// versionHint says which version to write for a kind, in place of another one.
+// versionHint returns the hint that names the API version of a kind. version is the one in the manifest.
 func versionHint(kind, version string) string {
 	hint := fmt.Sprintf("write %q", "apiVersion: "+versionOf(kind))
 	switch version {
@@ -210,9 +211,8 @@ func versionHint(kind, version string) string {
 	return hint
 }
 
-// reject records the problems of an object that may have been a pod or a workload: when its
-// name is known, its last good version stays in use; when not, the last good versions of all
-// pods and workloads of the file do.
+// reject records the problems of an object that may be a pod or a workload. If its name is known, its
+// last good version stays in use. If not, those of all pods and workloads of the file stay in use.
 func (r *reader) reject(o object, problems ...pod.Problem) {
 	key, named := r.key(o)
 	for _, p := range problems {
@@ -226,7 +226,7 @@ func (r *reader) reject(o object, problems ...pod.Problem) {
 		return
 	}
 	switch {
-	case isConfig(o.kind): // the problem itself keeps the last good version
+	case isConfig(o.kind): // a problem of the file is enough to keep the last good version
 	case !named:
 		r.out.Incomplete = true
 	case pod.IsWorkload(o.kind):
@@ -240,14 +240,13 @@ func (r *reader) reject(o object, problems ...pod.Problem) {
 	}
 }
 
-// mayBeWorkload reports whether an unknown kind is missing, or looks like a misspelt kind of
-// workloads.
+// mayBeWorkload reports whether kind is missing, or similar to a kind of workload.
 func mayBeWorkload(kind string) bool {
 	const longest = 30
 	return kind == "" || kind != "Pod" && len(kind) <= longest && nearest(kind, pod.WorkloadKinds()) != ""
 }
 
-// key returns the final key of the pod or workload in o, when its name is written.
+// key returns the final key of the pod or workload in o; the result is false if o has no name.
 func (r *reader) key(o object) (pod.Key, bool) {
 	meta, _ := o.value["metadata"].(map[string]any)
 	name, _ := meta["name"].(string)
@@ -261,7 +260,7 @@ func (r *reader) key(o object) (pod.Key, bool) {
 	return r.keyOf(namespace, name), true
 }
 
-// keyOf returns the final key of a pod, from its manifest.
+// keyOf returns the final key of a pod, from the namespace and name in its manifest.
 func (r *reader) keyOf(namespace, name string) pod.Key {
 	return pod.Key{Namespace: cmp.Or(namespace, "default"), Name: r.finalName(name)}
 }

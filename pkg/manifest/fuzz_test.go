@@ -77,8 +77,8 @@ func whatItSays(t testing.TB, f source.File, warnings []pod.Problem) string {
 	return b.String()
 }
 
-// FuzzParse looks for text that ends the agent, that is taken without being
-// understood, and that the short way reads in another way than the long one.
+// FuzzParse looks for text that ends the agent, that Parse accepts with fields it cannot decode,
+// or that the fast reader reads otherwise than the full one.
 func FuzzParse(f *testing.F) {
 	for _, s := range seeds(f) {
 		f.Add(s)
@@ -86,7 +86,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, o := range []Options{options("x.yaml"), {File: "x.json", Validate: Warn}} {
 			out, warnings := Parse(data, o)
-			laws(t, data, out, warnings)
+			checkPromises(t, data, out, warnings)
 			slow, slowWarnings := parse(data, o, false)
 			if diff := cmp.Diff(whatItSays(t, slow, slowWarnings), whatItSays(t, out, warnings)); diff != "" {
 				t.Errorf("(-full reader +quick reader):\n%s", diff)
@@ -95,8 +95,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// laws holds a reading to what Parse promises.
-func laws(t *testing.T, data []byte, out source.File, warnings []pod.Problem) {
+// checkPromises checks the promises in the documentation of Parse.
+func checkPromises(t *testing.T, data []byte, out source.File, warnings []pod.Problem) {
 	for _, p := range slices.Concat(out.Problems, warnings) {
 		if p.Msg == "" || p.File == "" || !utf8.ValidString(p.Msg) || strings.ContainsAny(p.Msg, "\n\x1b") {
 			t.Errorf("problem %+v", p)
@@ -146,8 +146,8 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// FuzzFromAPI looks for a pod of an API server that ends the agent, or that is accepted
-// although a name in it leads to another path, or a volume of it is two things.
+// FuzzFromAPI looks for a pod of an API server that ends the agent. It also looks for one that is
+// accepted although a name in it leads to another path, or a volume has two sources.
 //
 // Shows: D1
 func FuzzFromAPI(f *testing.F) {

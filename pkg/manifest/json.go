@@ -40,7 +40,7 @@ func (c chunk) decodeJSON() ([]doc, *pod.Problem) {
 type jsonReader struct {
 	text      []byte
 	dec       *json.Decoder
-	at        int // offset whose place is line, col
+	at        int // the offset at line and col
 	line, col int
 }
 
@@ -56,7 +56,7 @@ func (r *jsonReader) moveTo(offset int) {
 	}
 }
 
-// next returns the next token and moves to where it begins.
+// next returns the next token, and moves to its beginning.
 func (r *jsonReader) next() (json.Token, error) {
 	off := int(r.dec.InputOffset())
 	for off < len(r.text) && strings.IndexByte(" \t\r\n,:", r.text[off]) >= 0 {
@@ -66,7 +66,7 @@ func (r *jsonReader) next() (json.Token, error) {
 	return r.dec.Token()
 }
 
-// value reads one value. An error before its first token has no place.
+// value reads one value. If its first token cannot be read, the place is nil.
 func (r *jsonReader) value() (any, *place, error) {
 	tok, err := r.next()
 	if err != nil {

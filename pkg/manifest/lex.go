@@ -2,10 +2,10 @@ package manifest
 
 import "unicode/utf8"
 
-// The methods by which the scanner moves over the text: to the next token, or behind
-// the current one.
+// This file has the methods that move the scanner over the text: to the next token, or to the end of the
+// current one.
 
-// byteAt returns the byte at i, a line end past the last one.
+// byteAt returns the byte at i; after the last byte it returns a line end.
 func (s *scanner) byteAt(i int) byte {
 	if i < len(s.text) {
 		return s.text[i]
@@ -13,8 +13,7 @@ func (s *scanner) byteAt(i int) byte {
 	return '\n'
 }
 
-// lineEnd returns the length of the line end at i, 0 when there is none: YAML
-// knows five.
+// lineEnd returns the length of the line end at i, 0 for none. YAML has six kinds of line ends.
 func (s *scanner) lineEnd(i int) int {
 	switch c := s.text[i]; {
 	case c == '\n':
@@ -37,8 +36,7 @@ func (s *scanner) ends(i int) bool {
 	return i >= len(s.text) || s.text[i] == ' ' || s.text[i] == '\t' || s.lineEnd(i) > 0
 }
 
-// skipHead moves over directives and the marker that opens the document, where
-// the chunk has them.
+// skipHead moves over directives and the marker at the beginning of the document, if there are any.
 func (s *scanner) skipHead() {
 	for s.skipBlank() {
 		switch {
@@ -53,8 +51,8 @@ func (s *scanner) skipHead() {
 	}
 }
 
-// skipBlank moves to the next token, over blanks, line ends and comments. It
-// reports false at the end of the text.
+// skipBlank moves over blanks, line ends and comments to the next token. It returns false at the end of
+// the text.
 func (s *scanner) skipBlank() bool {
 	for s.at < len(s.text) {
 		switch s.text[s.at] {
@@ -81,10 +79,10 @@ func (s *scanner) skipLine() {
 	}
 }
 
-// ordinaryByte reports whether a byte is no part of a line end.
+// ordinaryByte reports whether a byte is printable ASCII. Such a byte is no part of a line end.
 func ordinaryByte(c byte) bool { return c >= ' ' && c < utf8.RuneSelf }
 
-// inBlock reads one token outside of brackets.
+// inBlock scans one token outside brackets.
 func (s *scanner) inBlock() {
 	col := s.at - s.start
 	s.leave(col)
@@ -107,7 +105,7 @@ func (s *scanner) inBlock() {
 	isPlain := false
 	switch c := s.byteAt(s.at); {
 	case c == '#' || s.at >= len(s.text) || s.lineEnd(s.at) > 0:
-		return // a property with its value below
+		return // the value of the property is on a later line
 	case c == '|' || c == '>':
 		s.literal()
 		return
@@ -126,11 +124,11 @@ func (s *scanner) inBlock() {
 		s.enter(col)
 		s.count(2)
 	case isPlain:
-		s.goOn()
+		s.skipContinuation()
 	}
 }
 
-// key moves over the colon after a key.
+// key moves over the colon after a key. It returns false, and does not move, if there is none.
 func (s *scanner) key() bool {
 	at := s.at
 	for at < len(s.text) && (s.text[at] == ' ' || s.text[at] == '\t') {
@@ -143,7 +141,7 @@ func (s *scanner) key() bool {
 	return false
 }
 
-// property moves over an anchor or a tag, and the blanks behind it.
+// property moves over an anchor or a tag, and the blanks after it. It returns false if there is none.
 func (s *scanner) property() bool {
 	c := s.byteAt(s.at)
 	if c != '&' && c != '!' {
@@ -167,7 +165,7 @@ func anchorByte(c byte) bool { return letter(c) || c >= '0' && c <= '9' || c == 
 func (s *scanner) plain() {
 	for i := s.at; i < len(s.text); i++ {
 		switch c := s.text[i]; {
-		case c >= 'a' && c <= 'z' || c == ' ': // most of all
+		case c >= 'a' && c <= 'z' || c == ' ': // most bytes are of this kind
 		case c == ':' && s.ends(i+1),
 			c == '#' && i > s.at && (s.text[i-1] == ' ' || s.text[i-1] == '\t'),
 			s.flow > 0 && inBrackets(c),
@@ -179,14 +177,14 @@ func (s *scanner) plain() {
 	s.at = len(s.text)
 }
 
-// inBrackets reports whether c has a special meaning anywhere in brackets.
+// inBrackets reports whether c has a special meaning in brackets.
 func inBrackets(c byte) bool {
 	return c == ',' || c == '?' || c == '[' || c == ']' || c == '{' || c == '}'
 }
 
-// goOn moves over the continuation lines of a plain value: lines with more indentation than the
-// parent of the value.
-func (s *scanner) goOn() {
+// skipContinuation moves over the continuation lines of a plain value. They have more indentation than
+// the parent of the value.
+func (s *scanner) skipContinuation() {
 	for {
 		at, start := s.at, s.start
 		if !s.skipSpace() || s.start == start || s.at-s.start <= s.indent() || s.text[s.at] == '#' {
@@ -214,7 +212,7 @@ func (s *scanner) skipSpace() bool {
 	return false
 }
 
-// quoted moves behind a value in quotes.
+// quoted moves to the end of a value in quotes.
 func (s *scanner) quoted() {
 	quote := s.text[s.at]
 	if s.flow == 0 {
@@ -245,8 +243,8 @@ func (s *scanner) quoted() {
 	s.open = true
 }
 
-// literal moves behind a literal or folded block: its lines are those that are
-// indented as the first one is, or as its header says.
+// literal moves to the end of a literal or folded block. Its lines are indented at least as far as the
+// first one, or as the header of the block says.
 func (s *scanner) literal() {
 	indent := 0
 	for ; s.at < len(s.text) && s.lineEnd(s.at) == 0; s.at++ {

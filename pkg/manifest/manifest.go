@@ -1,11 +1,11 @@
 // Package manifest turns bytes into defaulted, validated objects.
 //
-// Sources pass one file's bytes, YAML or JSON, and get the pods and config objects in
-// it and every problem with file, line, column and field path. Only this package knows
-// which pods are valid: it uses the defaulting and validation of k8s.io/kubernetes.
+// Sources call Parse with the content of a file, YAML or JSON. They get the pods and other objects in
+// it, and each problem with file, line, column and field path. Only this package decides which pods are
+// valid: it uses the defaulting and validation of k8s.io/kubernetes.
 //
-// The package does no I/O, and ignores nothing silently: every field of a file takes
-// effect or is a problem with a place.
+// The package does no I/O, and ignores nothing silently: each field of a file takes effect, or is a
+// problem or a notice with a place. Only Options.Validate can turn that off for unknown fields.
 package manifest
 
 import (
@@ -19,48 +19,50 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// Values of Options.Validate.
+// The values of Options.Validate.
 const (
 	Strict = "strict" // an unknown or duplicate field rejects its object
-	Warn   = "warn"   // it is a warning, and ignored
-	Ignore = "ignore" // it is ignored
+	Warn   = "warn"   // such a field is ignored, with a warning
+	Ignore = "ignore" // such a field is ignored
 )
 
-// Options says where bytes come from and how to treat the pods in them.
+// Options says where a file comes from, and how to treat the objects in it.
 type Options struct {
-	// Node is the node's name, lower case or made so: suffix of pod names,
-	// nodeName, part of UIDs.
+	// Node is the node's name; Parse converts it to lower case. It is the suffix of the names of
+	// static pods, their nodeName, and a part of their UIDs.
 	Node string
-	// Source and Location are the layer's kind and place, File the path or URL
-	// as shown to people.
+	// Source and Location are the kind and the place of the layer. File is the path or URL for
+	// messages.
 	Source, Location, File string
 	// Validate says how to treat unknown and duplicate fields: Strict, Warn or Ignore;
 	// "" is Strict.
 	Validate string
-	// Static pods get their node's identity and defaults (C-1.5.7) and are validated.
-	// Others are used as they are: their source has done that already.
+	// Static says that pods are defaulted, bound to this node (C-1.5.7) and validated. Other pods
+	// stay as they are, because their source has done that already.
 	Static bool
 	// Member says that the node belongs to a cluster. Workloads and Services are then rejected,
 	// because the cluster's controllers and its proxy serve them.
 	Member bool
 }
 
-// maxProblems is how many problems of one pod are shown.
+// maxProblems is how many problems of one object are reported.
 const maxProblems = 20
 
-// Parse reads one file's bytes: YAML or JSON, any number of documents, each a Pod, a workload
-// (pod.WorkloadKinds), a Service, a ConfigMap, Secret, PersistentVolumeClaim or a list of them. It never
-// fails and never panics: mistakes are in the file's Problems, in the order of their places,
-// and one invalid object does not affect the others.
+// Parse reads the content of one file: YAML or JSON, with any number of documents. Each is a Pod, a
+// workload (pod.WorkloadKinds), a Service, a ConfigMap, a Secret, a PersistentVolumeClaim or a list of
+// them. Parse never fails: mistakes are in the file's Problems, in the order of their places. One invalid
+// object does not affect the others.
 //
-// Broken names the pods that are rejected, BrokenObjects the workloads. Incomplete is set when it
-// is not certain which pods the text holds: it is empty, some document of it cannot be read, a
-// rejected object that may be a pod or a workload has no name, or everything in it is rejected, so
-// that even a name may be half of one; Pods then still has the readable pods. An explicit empty
-// list is an empty set, an empty file is a problem (F40).
+// Broken has the keys of rejected pods, BrokenObjects those of rejected workloads. Incomplete says that
+// the text may have other pods than these and those in Pods. It is set in these cases:
 //
-// The second result holds the warnings of Warn, and a notice for each field of the spec of a
-// static pod or a workload that changes nothing (podspec.Ignored, podspec.IgnoredWorkload).
+//   - the file is empty (F40); an empty list is an empty set, and no problem
+//   - a document cannot be read
+//   - a rejected object that may be a pod or a workload has no name
+//   - everything in the file is rejected: the file may be truncated, even within a name
+//
+// The second result has the warnings of Warn. It also has a notice for each field of a static pod, a
+// workload or a Service that has no effect (podspec.Ignored, podspec.IgnoredWorkload).
 func Parse(data []byte, o Options) (source.File, []pod.Problem) { return parse(data, o, true) }
 
 // parse is Parse; without quick it never uses quickPod. The result must be the same.
@@ -103,7 +105,7 @@ type reader struct {
 	quick    bool
 	guesses  int // how many unknown names were compared with known ones
 	filePods int // how many pods the workloads of the file ask for
-	// seen holds the line of every object, by kind and key.
+	// seen has the line of each object, by kind and key.
 	seen map[string]int
 }
 
@@ -130,7 +132,7 @@ func (r *reader) chunk(c chunk) (objects int) {
 	return objects
 }
 
-// incomplete records a problem after which it is not certain which pods the file holds.
+// incomplete records a problem that leaves unknown which pods the file has.
 func (r *reader) incomplete(p pod.Problem) {
 	r.out.Incomplete = true
 	r.problem(p)
@@ -141,26 +143,26 @@ func (r *reader) problem(p pod.Problem) {
 	r.out.Problems = append(r.out.Problems, p)
 }
 
-// object is one object in a file, as it is written.
+// object is one decoded object of a file, before validation.
 type object struct {
 	kind  string
 	value map[string]any
 	json  []byte // nil: made from value when needed
 	at    *place
-	path  string // in front of field paths: "", or "items[3]."
+	path  string // the prefix of field paths: "", or "items[3]."
 }
 
-// origin returns where o is written.
+// origin returns the origin of o: its source and place.
 func (r *reader) origin(o object) pod.Origin {
 	return pod.Origin{Source: r.o.Source, Location: r.o.Location, File: r.o.File, Line: o.at.line}
 }
 
-// id names an object of a file.
+// id identifies an object in a file.
 func (o object) id(key pod.Key) string { return o.kind + " " + key.String() }
 
-// again reports whether the file has an earlier object of this kind and key, and
-// records the problem if so. The first one stays.
-func (r *reader) again(o object, key pod.Key) bool {
+// isDuplicate reports whether the file has an earlier object of this kind and key, and then records a
+// problem. The first one stays.
+func (r *reader) isDuplicate(o object, key pod.Key) bool {
 	id := o.id(key)
 	if line, ok := r.seen[id]; ok {
 		r.problem(o.problem("metadata.name", fmt.Sprintf("%s %s is already defined at line %d of this file", o.kind, key, line), "give one of them another name"))
@@ -176,9 +178,8 @@ func (o object) problem(path, msg, hint string) pod.Problem {
 	return pod.Problem{Line: line, Column: col, Path: o.path + path, Msg: msg, Hint: hint}
 }
 
-// finish shortens problems and sorts them by place. YAML counts some line ends that
-// editors do not, and something missing at the end is reported on the line after it:
-// finish shows no problem past the last line.
+// finish shortens problems and sorts them by place. It moves a problem after the last line to that line:
+// YAML has line ends that editors do not have, and reports a missing end on the line after the text.
 func finish(ps []pod.Problem, text []byte) {
 	last := 1 + bytes.Count(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"))
 	for i := range ps {
@@ -190,14 +191,14 @@ func finish(ps []pod.Problem, text []byte) {
 	sortProblems(ps)
 }
 
-// The limits of a problem's texts, in bytes. The longest path that a manifest without mistakes in
-// its names leads to ends in a label's key, of 317.
+// The limits of a problem's texts, in bytes. A path with valid names is shorter than longestPath: the key
+// of a label has up to 317 bytes.
 const (
 	longestPath = 512
 	longestText = 2000
 )
 
-// shortened returns a problem without most of a name or value that is longer than any is.
+// shortened returns a problem whose texts are cut to the limits.
 func shortened(p pod.Problem) pod.Problem {
 	p.Path, p.Msg, p.Hint = cut(p.Path, longestPath), cut(p.Msg, longestText), cut(p.Hint, longestText)
 	return p

@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Limits of one document, in which an alias counts as its expansion, and of one file. Beyond any of
-// them the document, or the file, is one problem (F46).
+// The limits of one document, in which an alias counts as its expansion, and of one file. A document or a
+// file that exceeds a limit is one problem (F46).
 const (
 	maxBytes     = 10 << 20
 	maxDepth     = 200
@@ -19,13 +19,13 @@ const (
 // splitHint is the hint of every limit of a document.
 const splitHint = "split it into several documents"
 
-// size is how much a value holds, or may hold.
+// size is the size of a value, or the limit of a size.
 type size struct{ nodes, bytes, height int }
 
-// whole returns the limits of one document.
-var whole = size{nodes: maxNodes, bytes: maxBytes, height: maxDepth}
+// documentLimit has the limits of one document.
+var documentLimit = size{nodes: maxNodes, bytes: maxBytes, height: maxDepth}
 
-// exceeded names the limit that s is beyond, "" for none.
+// exceeded names the limit that s exceeds, "" for none.
 func (limit size) exceeded(s size) string {
 	switch {
 	case s.height > limit.height:
@@ -40,7 +40,7 @@ func (limit size) exceeded(s size) string {
 
 // meter measures documents. An alias counts as its expansion, but meter does not expand it.
 type meter struct {
-	known map[*yaml.Node]size // anchored nodes; a height of -1 is being measured
+	known map[*yaml.Node]size // the sizes of anchored nodes; a height of -1 says that measure has not finished
 }
 
 func (m *meter) measure(n *yaml.Node) (size, error) {
@@ -75,10 +75,9 @@ func (m *meter) measure(n *yaml.Node) (size, error) {
 	return s, nil
 }
 
-// over returns where a measured document goes beyond its limits: the alias or
-// the value that is one too many.
+// over returns the node at which a measured document exceeds its limits: an alias or a value.
 func (m *meter) over(n *yaml.Node) *yaml.Node {
-	left := whole
+	left := documentLimit
 	for n.Kind != yaml.AliasNode {
 		left.nodes--
 		left.height--

@@ -36,11 +36,11 @@ func (r *reader) configMap(o object) {
 		}
 	}
 	content := map[string]any{"labels": m.Labels, "data": m.Data, "binaryData": m.BinaryData}
-	r.config(o, &m, m.ObjectMeta, problems, frozen(content, m.Immutable))
+	r.config(o, &m, m.ObjectMeta, problems, withImmutable(content, m.Immutable))
 }
 
-// secret reads a Secret. Its stringData goes into data, as an API server does
-// it. No value of it appears in a problem.
+// secret reads a Secret. It moves stringData to data, as an API server does. Problems contain no value
+// of the Secret.
 func (r *reader) secret(o object) {
 	var s v1.Secret
 	problems, ok := r.decode(o, &s, true)
@@ -61,26 +61,26 @@ func (r *reader) secret(o object) {
 		} else {
 			for _, p := range fieldProblems(validation.ValidateSecret(&in), true) {
 				if key, is := strings.CutPrefix(p.Path, "data"); is && !o.at.written(p.Path) && o.at.written("stringData") {
-					p.Path = "stringData" + key // where its author wrote it
+					p.Path = "stringData" + key // the field that the author wrote
 				}
 				problems = append(problems, o.problem(p.Path, p.Msg, p.Hint))
 			}
 		}
 	}
 	content := map[string]any{"labels": s.Labels, "type": s.Type, "data": s.Data}
-	r.config(o, &s, s.ObjectMeta, problems, frozen(content, s.Immutable))
+	r.config(o, &s, s.ObjectMeta, problems, withImmutable(content, s.Immutable))
 }
 
-// frozen returns content, which says where it is never to change.
-func frozen(content map[string]any, immutable *bool) map[string]any {
+// withImmutable returns content, with a mark if the object is immutable.
+func withImmutable(content map[string]any, immutable *bool) map[string]any {
 	if immutable != nil && *immutable {
 		content["immutable"] = true
 	}
 	return content
 }
 
-// claim reads a PersistentVolumeClaim. Here it becomes a directory: fields that a
-// directory cannot satisfy are rejected; the storage class and the status are ignored.
+// claim reads a PersistentVolumeClaim. On this node a claim is a directory. claim rejects fields that a
+// directory cannot satisfy, and ignores the storage class and the status.
 func (r *reader) claim(o object) {
 	var c v1.PersistentVolumeClaim
 	problems, ok := r.decode(o, &c, false)
@@ -102,8 +102,8 @@ func (r *reader) claim(o object) {
 	r.config(o, &c, c.ObjectMeta, problems, map[string]any{"labels": c.Labels, "spec": c.Spec})
 }
 
-// claimProblems defaults a claim and returns the problems that the API's own validation of a new
-// one finds, without their places.
+// claimProblems defaults a claim and returns the problems that the API's validation of new claims finds,
+// without their places.
 func claimProblems(c *v1.PersistentVolumeClaim) []pod.Problem {
 	corev1.SetObjectDefaults_PersistentVolumeClaim(c)
 	var in core.PersistentVolumeClaim
@@ -137,7 +137,7 @@ func notADirectory(o object, spec *v1.PersistentVolumeClaimSpec) []pod.Problem {
 	return out
 }
 
-// config records a config object, or its problems.
+// config adds a config object to the result or, if there are any, its problems.
 func (r *reader) config(o object, obj any, meta metav1.ObjectMeta, problems []pod.Problem, content any) {
 	if len(problems) > 0 {
 		for _, p := range o.atMost(problems) {
@@ -146,18 +146,18 @@ func (r *reader) config(o object, obj any, meta metav1.ObjectMeta, problems []po
 		return
 	}
 	key := pod.Key{Namespace: meta.Namespace, Name: meta.Name}
-	if r.again(o, key) {
+	if r.isDuplicate(o, key) {
 		return
 	}
 	r.out.Objects = append(r.out.Objects, &pod.Object{Key: key, Kind: o.kind, Origin: r.origin(o), Hash: podspec.HashObject(content), Object: obj})
 }
 
-// tidy defaults the namespace and removes an API server's own fields.
+// tidy defaults the namespace, and removes the fields that only an API server sets.
 func tidy(m *metav1.ObjectMeta) {
 	if m.Namespace == "" {
 		m.Namespace = "default"
 	}
-	m.SelfLink = "" //nolint:staticcheck // an old object may still carry it
+	m.SelfLink = "" //nolint:staticcheck // an old object may still have it
 	m.ResourceVersion, m.Generation, m.ManagedFields = "", 0, nil
 	m.CreationTimestamp = metav1.Time{}
 }

@@ -7,19 +7,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// place is where a value is written, and where the values in it are. Places of
-// an aliased value are shared.
+// place is the place of a value in the file, with those of the values in it. All aliases of a value share
+// its place.
 type place struct {
 	line, col int
-	// text is a scalar as written, and plain says that it is not quoted.
+	// text is the text of a scalar in the file. plain says that it is not quoted.
 	text   string
 	plain  bool
 	scalar bool
 	fields []placeField
 	items  []*place
-	// twice holds keys that are written more than once.
+	// twice has the repeated keys.
 	twice []duplicate
-	// index finds the fields of a large object; field makes it.
+	// index has the indexes of the fields of a large object, by name; field makes it.
 	index map[string]int
 }
 
@@ -31,12 +31,11 @@ type placeField struct {
 
 type duplicate struct {
 	name      string
-	line, col int // of the later one
-	first     int // line of the first one
+	line, col int // of the repeated key
+	first     int // the line of the first one
 }
 
-// field returns the last field called name: that is the one that counts. It
-// returns nil when there is none.
+// field returns the last field with this name, since decoders use that one; nil for none.
 func (p *place) field(name string) *placeField {
 	if p.index == nil && len(p.fields) > 16 {
 		p.index = make(map[string]int, len(p.fields))
@@ -58,7 +57,7 @@ func (p *place) field(name string) *placeField {
 	return nil
 }
 
-// setFields makes fs the fields, and notes the names that stand there twice.
+// setFields sets the fields, and notes the repeated names.
 func (p *place) setFields(fs []placeField) {
 	first := make(map[string]int, len(fs))
 	for _, f := range fs {
@@ -116,7 +115,7 @@ func (p *place) key(path string) (line, col int) {
 	return p.line, p.col
 }
 
-// written reports whether a field path leads to something.
+// written reports whether the file has a value at a field path.
 func (p *place) written(path string) bool {
 	for _, step := range steps(path) {
 		if i, err := strconv.Atoi(step); err == nil && i >= 0 && i < len(p.items) {
@@ -153,9 +152,9 @@ func steps(path string) []string {
 	return out
 }
 
-// placer turns YAML nodes into places. Lines count from the file's first.
+// placer converts YAML nodes to places.
 type placer struct {
-	above int // lines of the file before the nodes' first
+	above int // how many lines of the file precede the text of the nodes
 	known map[*yaml.Node]*place
 }
 
@@ -215,8 +214,7 @@ func (b *placer) mapping(p *place, n *yaml.Node) {
 	}
 }
 
-// keyName returns a key as it reads in JSON: YAML 1.1 takes a bare y, no or on
-// for a boolean.
+// keyName returns the name of a key in JSON. YAML 1.1 reads y, no or on without quotes as a boolean.
 func keyName(k *yaml.Node) string {
 	if k.Kind == yaml.AliasNode {
 		k = k.Alias
@@ -229,8 +227,7 @@ func keyName(k *yaml.Node) string {
 	return k.Value
 }
 
-// yamlBool reports whether YAML 1.1 reads a bare word as a boolean, and as
-// which.
+// yamlBool returns the value of a word that YAML 1.1 reads as a boolean; ok is false for others.
 func yamlBool(s string) (value, ok bool) {
 	switch s {
 	case "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON":

@@ -2,16 +2,15 @@ package manifest
 
 import "strings"
 
-// The code that parses and compares quantities has no limits: for a large exponent it
-// computes every digit, for hours and in gigabytes. So it gets no text beyond these
-// limits (F46).
+// The library that parses and compares quantities has no limits: for a large exponent it computes
+// every digit, which takes hours and gigabytes. So it gets no text beyond these limits (F46).
 const (
 	longestQuantity = 1000 // bytes
 	longestExponent = 3    // digits
 )
 
-// endless reports whether text, were it read as a quantity, would take long.
-func endless(text string) bool {
+// slowToParse reports whether text is beyond the limits for a quantity.
+func slowToParse(text string) bool {
 	text = strings.TrimSpace(text)
 	if len(text) > longestQuantity {
 		return true
@@ -24,9 +23,9 @@ func endless(text string) bool {
 	return len(exponent) > longestExponent && strings.Trim(exponent, "0123456789") == ""
 }
 
-// mayBeEndless reports whether an endless quantity may stand in js. It takes
-// some other texts for one, and reads none that is.
-func mayBeEndless(js []byte) bool {
+// mayBeSlow reports whether js may contain a quantity for which slowToParse is true. It finds each such
+// quantity, and also some other texts.
+func mayBeSlow(js []byte) bool {
 	run := 0 // of digits and points
 	for i, c := range js {
 		switch {
@@ -45,8 +44,8 @@ func mayBeEndless(js []byte) bool {
 	return false
 }
 
-// longExponent reports whether rest begins with an exponent that is too long. It
-// does not where letters follow, as in most digests.
+// longExponent reports whether rest begins with an exponent that is too long. Digits with a letter after
+// them are no exponent: digests contain such text.
 func longExponent(rest []byte) bool {
 	if len(rest) > 0 && (rest[0] == '+' || rest[0] == '-') {
 		rest = rest[1:]

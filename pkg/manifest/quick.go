@@ -10,13 +10,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
-// quickPod reads a chunk of JSON that is one valid static pod, without building a tree of
-// its text. For any other chunk it reports false and changes nothing: the reader then
-// decodes it with the places of all values, to report problems. Both give the same pod.
+// quickPod reads a chunk of JSON that is one valid static pod, without the places of its values. For any
+// other chunk it returns false and changes nothing: the reader then decodes the chunk with all places, to
+// report problems. Both ways return the same pod.
 func (r *reader) quickPod(c chunk) bool {
-	const most = 1 << 18 // larger JSON is a list of pods
+	const most = 1 << 18 // larger JSON is probably a list of pods
 	js := bytes.TrimLeft(c.text, " \t\r\n")
-	if !r.o.Static || len(c.text) > most || !bytes.HasPrefix(js, []byte("{")) || !bytes.Contains(js, []byte(`"Pod"`)) || mayBeEndless(js) {
+	if !r.o.Static || len(c.text) > most || !bytes.HasPrefix(js, []byte("{")) || !bytes.Contains(js, []byte(`"Pod"`)) || mayBeSlow(js) {
 		return false
 	}
 	var p v1.Pod

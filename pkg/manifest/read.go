@@ -13,14 +13,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// doc is one decoded document. A nil value is a document that says nothing.
+// doc is one decoded document. The value of an empty document is nil.
 type doc struct {
 	value any
-	json  []byte // the value as JSON; nil when value is the only form there is
+	json  []byte // the value as JSON; nil: made from value when needed
 	at    *place
 }
 
-// decode reads the documents of a chunk: one of YAML, or a run of JSON values.
+// decode reads the documents of a chunk: one YAML document, or a sequence of JSON values.
 func (c chunk) decode(isJSON bool) ([]doc, *pod.Problem) {
 	if trimmed := bytes.TrimLeft(c.text, " \t\r\n"); len(trimmed) > 0 && trimmed[0] == '{' {
 		docs, jsonProblem := c.decodeJSON()
@@ -38,11 +38,11 @@ func (c chunk) decode(isJSON bool) ([]doc, *pod.Problem) {
 	return []doc{d}, nil
 }
 
-// decodeYAML reads one document: its meaning is YAML 1.1 turned into JSON, as
-// the kubelet reads it (C-1.5.1), its places come from the nodes.
+// decodeYAML reads one document. Like the kubelet, it reads the value as YAML 1.1 and converts it to JSON
+// (C-1.5.1). The places come from the YAML nodes.
 func (c chunk) decodeYAML() (d doc, problem *pod.Problem) {
 	defer func() {
-		// A parser that meets text it was not made for must not end the agent.
+		// A panic of the parser must not end the agent.
 		if r := recover(); r != nil {
 			d, problem = doc{}, &pod.Problem{Line: c.line, Msg: "cannot be read as YAML"}
 		}
@@ -59,7 +59,7 @@ func (c chunk) decodeYAML() (d doc, problem *pod.Problem) {
 	if err != nil {
 		return doc{}, c.yamlProblem(err)
 	}
-	if limit := whole.exceeded(total); limit != "" {
+	if limit := documentLimit.exceeded(total); limit != "" {
 		at := m.over(root.Content[0])
 		return doc{}, &pod.Problem{Line: c.line - 1 + at.Line, Column: at.Column, Msg: limit, Hint: splitHint}
 	}
@@ -83,7 +83,7 @@ func decodeValue(js []byte) (v any, err error) {
 
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?(?:line (\d+): )?`)
 
-// yamlProblem puts a YAML error into a problem at its line.
+// yamlProblem converts an error of the YAML parser to a problem at its line.
 func (c chunk) yamlProblem(err error) *pod.Problem {
 	msg := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
 	p := &pod.Problem{Line: c.line}
@@ -98,7 +98,7 @@ func (c chunk) yamlProblem(err error) *pod.Problem {
 	case strings.Contains(p.Msg, "mapping values are not allowed"), strings.Contains(p.Msg, "did not find expected"):
 		p.Hint = `check the indentation, and quote values that contain ": " or begin with a special character`
 	}
-	// These repeat parts of the document, which may be secret.
+	// These errors contain parts of the document, which may be secret.
 	if name, ok := strings.CutPrefix(p.Msg, "unknown anchor '"); ok {
 		name, _, _ = strings.Cut(name, "'")
 		if i := bytes.Index(c.text, []byte("*"+name)); i >= 0 {

@@ -7,14 +7,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// scan reads a chunk's text before anything decodes it, and returns its size, or why it is too
-// large to be decoded (F46). It costs no memory, and never counts a legal document higher than it
-// is: text in quotes and in literal blocks is one value. The expansion of an alias is counted
-// later.
+// scan counts the values and documents of a chunk before it is decoded. It returns a problem if the chunk
+// is too large to be decoded (F46). scan needs almost no memory. It never counts more values than a
+// legal document has: text in quotes or in a literal block is one value. meter counts the expansions of
+// aliases later.
 //
-// It knows where tokens begin and end, but does not find mistakes: text that is not
-// YAML passes, and the decoder reports its mistakes. Only for large text scan reports
-// those that need no decoding.
+// scan finds the beginnings and ends of tokens, but no mistakes: the decoder reports those. Only in large
+// text scan reports the mistakes that it can find.
 func scan(c chunk) (extent, *pod.Problem) {
 	s := scanner{text: c.text, extent: extent{documents: 1}, here: 1, first: -1}
 	s.run()
@@ -40,7 +39,7 @@ func scan(c chunk) (extent, *pod.Problem) {
 	return s.extent, nil
 }
 
-// root is the kind of a document's root; 0 for neither.
+// root is the kind of a document's root; 0 if it is not known to be an object or a list.
 type root int
 
 const (
@@ -48,7 +47,7 @@ const (
 	rootList
 )
 
-// extent is how much a chunk holds.
+// extent is the size of a chunk.
 type extent struct{ values, documents int }
 
 // lineOf returns the line and column in the file of an offset in the chunk.
@@ -58,25 +57,26 @@ func (c chunk) lineOf(at int) (line, col int) {
 	return line, 1 + utf8.RuneCount(above[bytes.LastIndexByte(above, '\n')+1:])
 }
 
+// scanner is the state of a scan. Positions are offsets in text.
 type scanner struct {
 	extent // of the documents before the current one
 	text   []byte
-	at     int
-	start  int // of the current line
-	first  int // of the first token; -1 before it
-	// here counts the values of the current document: its root, an item of each
-	// entry, a key and a value of each pair.
+	at     int // the current position
+	start  int // the start of the current line
+	first  int // the first token; -1 before it
+	// here counts the values of the current document: its root, one for each item of a list, and a
+	// key and a value for each pair.
 	here int
-	// indents holds the columns of the block collections around at.
+	// indents has the columns of the block collections that contain at.
 	indents []int
 	flow    int  // how many brackets are open
 	fresh   bool // the next value in brackets begins an entry
-	boxed   bool // a bracket was opened outside of all others
+	boxed   bool // the document has a bracket
 	open    bool // the text ended in quotes
 	root    root
-	kind    bool   // the root may say of which kind it is
-	limit   string // the limit that is exceeded
-	mark    int    // of that, or of the last bracket or quote that was opened
+	kind    bool   // the root may have the key "kind"
+	limit   string // names the exceeded limit; "": none
+	mark    int    // the position at which the limit is exceeded, else that of the last opened bracket or quote
 }
 
 func (s *scanner) run() {
@@ -96,32 +96,32 @@ func (s *scanner) run() {
 // count adds values to the current document.
 func (s *scanner) count(n int) {
 	s.here += n
-	s.hold()
+	s.checkLimit()
 }
 
-// enter begins a block collection at column col, when it is one.
+// enter begins a block collection at column col, unless col is in the current one.
 func (s *scanner) enter(col int) {
 	if n := len(s.indents); n == 0 || s.indents[n-1] < col {
 		s.indents = append(s.indents, col)
-		s.hold()
+		s.checkLimit()
 	}
 }
 
-// hold checks the counts so far against the limits.
-func (s *scanner) hold() {
-	if limit := whole.exceeded(size{nodes: s.here, height: len(s.indents) + s.flow}); limit != "" && s.limit == "" {
+// checkLimit compares the counts so far with the limits.
+func (s *scanner) checkLimit() {
+	if limit := documentLimit.exceeded(size{nodes: s.here, height: len(s.indents) + s.flow}); limit != "" && s.limit == "" {
 		s.limit, s.mark = limit, s.at
 	}
 }
 
-// leave ends the block collections right of column col.
+// leave ends the block collections that begin right of column col.
 func (s *scanner) leave(col int) {
 	for n := len(s.indents); n > 0 && s.indents[n-1] > col; n-- {
 		s.indents = s.indents[:n-1]
 	}
 }
 
-// indent is the column of the innermost block collection, -1 outside of any.
+// indent returns the column of the innermost block collection, -1 if there is none.
 func (s *scanner) indent() int {
 	if len(s.indents) == 0 {
 		return -1
@@ -129,9 +129,9 @@ func (s *scanner) indent() int {
 	return s.indents[len(s.indents)-1]
 }
 
-// rooted notes the kind of the root if the current token is at the top level. It also notes whether
-// text, a key of the root with its colon, is the key "kind". Where the root merges other values,
-// the kind is unknown until they are read.
+// rooted notes the kind of the root if the current token is at the top level. text is a key of the root
+// with its colon. rooted also notes whether text may be the key "kind", or merges other values into the
+// root, which may have that key.
 func (s *scanner) rooted(r root, text []byte) {
 	if len(s.indents) > 0 && (s.root != rootObject || len(s.indents) > 1) || s.flow > 1 {
 		return
@@ -157,12 +157,12 @@ func (s *scanner) bracket() {
 		}
 	}
 	s.flow++
-	s.hold()
+	s.checkLimit()
 	s.fresh = true
 	s.at++
 }
 
-// inFlow reads one token in brackets.
+// inFlow scans one token in brackets.
 func (s *scanner) inFlow() {
 	c := s.text[s.at]
 	switch c {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
-// maxFrontends is how many pairs of an address and a port a Service may have. A few lines could ask
-// for millions of rules of the packet filter.
+// maxFrontends is how many pairs of an address and a port a Service may have. Without a limit, a few lines
+// could ask for millions of rules in the packet filter.
 const maxFrontends = 1_000
 
 // healthCheckPort stands for the port that an API server allocates before it validates.
@@ -43,8 +43,8 @@ func (r *reader) service(o object) {
 	r.config(o, &s, s.ObjectMeta, problems, content)
 }
 
-// serviceProblems defaults a Service and returns the problems that the API's own validation of a new
-// one finds, without their places.
+// serviceProblems defaults a Service and returns the problems that the API's validation of new Services
+// finds, without their places.
 func serviceProblems(s *v1.Service) []pod.Problem {
 	corev1.SetObjectDefaults_Service(s)
 	if s.Spec.ClusterIP != "" && len(s.Spec.ClusterIPs) == 0 { // as an API server does before it validates
@@ -70,15 +70,15 @@ func serviceProblems(s *v1.Service) []pod.Problem {
 	for i := range out {
 		out[i].Path = strings.Replace(out[i].Path, "spec.LoadBalancerSourceRanges", "spec.loadBalancerSourceRanges", 1)
 		if rest, is := strings.CutPrefix(out[i].Path, "spec.clusterIPs[0]"); is && slices.Equal(s.Spec.ClusterIPs, []string{s.Spec.ClusterIP}) {
-			out[i].Path = "spec.clusterIP" + rest // which the author wrote
+			out[i].Path = "spec.clusterIP" + rest // the field that the author wrote
 		}
 	}
 	return out
 }
 
-// passedOver returns why an object of this kind changes nothing on one node, "" if it may change
-// something. Charts have such objects beside their workloads.
-func passedOver(kind, version string) string {
+// ignoredKind returns why nodectl ignores objects of this kind, "" if it does not. They have no effect on
+// a single node, and charts often contain them.
+func ignoredKind(kind, version string) string {
 	group, _, _ := strings.Cut(version, "/")
 	switch {
 	case kind == "PodDisruptionBudget" && group == "policy":
@@ -89,7 +89,7 @@ func passedOver(kind, version string) string {
 	return ""
 }
 
-// notice notes that an object of a known kind is ignored.
+// notice adds a notice that an object is ignored.
 func (r *reader) notice(o object, kind, why string) {
 	line, col := o.at.key("kind")
 	path := o.path

@@ -8,7 +8,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// checkText returns data as text without a byte order mark, or why it is none.
+// checkText returns data without a byte order mark, or a problem if data is too large or is not text.
 func checkText(data []byte) ([]byte, *pod.Problem) {
 	if len(data) > maxBytes {
 		return nil, &pod.Problem{Msg: fmt.Sprintf("file is larger than %d MiB", maxBytes>>20), Hint: "split it into several files"}
@@ -44,8 +44,8 @@ func textProblem(data []byte, at int, msg string) *pod.Problem {
 // chunk is the text of one YAML document, or of a run of JSON values.
 type chunk struct {
 	text []byte
-	line int // of its first line in the file
-	// problem is why it is not decoded.
+	line int // the number of its first line in the file
+	// problem is why it must not be decoded; nil: it may be.
 	problem *pod.Problem
 }
 
@@ -72,11 +72,9 @@ func scanned(text []byte) ([]chunk, *pod.Problem) {
 	return chunks, nil
 }
 
-// split cuts a file at its document markers: lines that begin with "---" or
-// "..." end a document wherever they stand, in a quoted or literal scalar too.
-// Chunks without content are left out. A marker line goes with the document it
-// opens when it holds more than itself. It stops at more chunks than a file may
-// have.
+// split cuts a file at its document markers: a line that begins with "---" or "..." ends a document, also
+// in a quoted or literal scalar. It leaves out chunks without content. A marker line with other content
+// belongs to the document that it begins. split stops after one chunk more than a file may have.
 func split(text []byte) []chunk {
 	var out []chunk
 	cur, start, line := chunk{line: 1}, 0, 1
@@ -104,8 +102,8 @@ func split(text []byte) []chunk {
 			if !empty(l[3:]) {
 				state = content
 			} else if !directives(text[start:at]) {
-				// Nothing on this line matters: the document starts below it, so
-				// that JSON after a marker is JSON.
+				// The document begins on the next line, so that JSON after a marker is read as
+				// JSON.
 				start, cur.line = end, line+1
 			}
 		case marker(l, "..."):
@@ -125,15 +123,15 @@ func split(text []byte) []chunk {
 // The state of split in the current chunk.
 const (
 	blank   = iota // comments, directives and empty lines
-	opened         // and a document marker
-	content        // something else
+	opened         // the same, and a document marker
+	content        // other content
 )
 
 func marker(line []byte, m string) bool {
 	return bytes.HasPrefix(line, []byte(m)) && (len(line) == 3 || line[3] == ' ' || line[3] == '\t' || line[3] == '\r' || line[3] == '\n')
 }
 
-// empty reports whether a line holds nothing but space and a comment.
+// empty reports whether a line has only space and a comment.
 func empty(line []byte) bool {
 	line = bytes.TrimLeft(line, " \t\r\n")
 	return len(line) == 0 || line[0] == '#'

@@ -17,7 +17,7 @@ import (
 // pod reads a Pod.
 func (r *reader) pod(o object) {
 	key, named := r.key(o)
-	if named && r.again(o, key) {
+	if named && r.isDuplicate(o, key) {
 		return
 	}
 	spec, problems := r.spec(o, key)
@@ -28,7 +28,7 @@ func (r *reader) pod(o object) {
 	r.out.Pods = append(r.out.Pods, spec)
 }
 
-// noun returns the word for an object like o in messages.
+// noun returns the word for the object in messages.
 func (o object) noun() string {
 	if pod.IsWorkload(o.kind) {
 		return o.kind
@@ -36,7 +36,8 @@ func (o object) noun() string {
 	return "pod"
 }
 
-// atMost shortens a long list of problems to the first ones in the file.
+// atMost sorts problems by their place and shortens a long list. The last problem then has the number of
+// the others.
 func (o object) atMost(problems []pod.Problem) []pod.Problem {
 	sortProblems(problems)
 	if rest := len(problems) - maxProblems; rest > 0 {
@@ -60,7 +61,7 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 		if len(problems) == 0 && key.Name == "" {
 			problems = append(problems, o.problem("metadata.name", "required", ""))
 		}
-		finished(s)
+		complete(s)
 		podstatic.Dependencies(s)
 		for _, bad := range pod.StructureProblems(&p.Spec) {
 			problems = append(problems, o.problem(bad.Path, bad.Msg, bad.Hint))
@@ -87,7 +88,7 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 	return s, problems
 }
 
-// notices says which fields of a pod or workload change nothing here, each where it is written.
+// notices adds a notice for each ignored field of a pod or workload, with its place.
 func (r *reader) notices(o object, ignored []pod.Problem) {
 	for i, n := range ignored {
 		line, col := o.at.key(n.Path)
@@ -101,10 +102,10 @@ func (r *reader) notices(o object, ignored []pod.Problem) {
 	}
 }
 
-// finished completes the Spec of a pod that was defaulted elsewhere. A pod with nodectl's content
-// hash (from a set that merge saved) keeps it. The author's manifest is no longer known, so the pod
-// has no hashes of its parts.
-func finished(s *pod.Spec) {
+// complete completes the Spec of a pod that its source has defaulted. A pod from a set that merge saved
+// has an annotation with nodectl's hash, and keeps that hash. It gets no hashes of its parts, because
+// the author's manifest is not known.
+func complete(s *pod.Spec) {
 	if s.Pod.Namespace == "" {
 		s.Pod.Namespace = "default"
 	}
@@ -115,8 +116,8 @@ func finished(s *pod.Spec) {
 	podspec.Fingerprint(s, s.Pod)
 }
 
-// decode checks o against into's type and fills it in. ok is false when it does
-// not fit; the problems of a value that fits are fields that are not known.
+// decode checks o against the type of into, and decodes it into that. ok is false if o does not fit. If
+// ok is true, the problems are unknown and duplicate fields.
 func (r *reader) decode(o object, into any, secret bool) (problems []pod.Problem, ok bool) {
 	c := checker{validate: r.o.Validate, secret: secret, o: o, guesses: &r.guesses}
 	c.check(typeOf(into), o.value, o.at, "")
@@ -124,7 +125,7 @@ func (r *reader) decode(o object, into any, secret bool) (problems []pod.Problem
 		w.File = r.o.File
 		r.warnings = append(r.warnings, w)
 	}
-	if c.endless {
+	if c.slow {
 		return c.problems, false
 	}
 	if err := json.Unmarshal(o.bytes(), into); err != nil {
@@ -161,7 +162,7 @@ func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
 	return out
 }
 
-// makeStatic defaults a pod and makes it this node's, under its final name (C-1.5.7).
+// makeStatic defaults a pod and binds it to this node, with its final name (C-1.5.7).
 func (r *reader) makeStatic(s *pod.Spec) {
 	tidy(&s.Pod.ObjectMeta)
 	if s.Pod.Name != "" {
@@ -170,7 +171,7 @@ func (r *reader) makeStatic(s *pod.Spec) {
 	podstatic.Bind(s, r.o.Node, r.o.Source)
 }
 
-// internal returns p as the validation code reads it.
+// internal converts p to the internal type, which the validation code takes.
 func internal(p *v1.Pod) (*core.Pod, error) {
 	var out core.Pod
 	err := corev1.Convert_v1_Pod_To_core_Pod(p, &out, nil)

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// malformed are pods that no API server admits, and that a hostile one can serve: each
-// edit makes the field at its path one that leads to another path of this machine, or
-// that two readers of the pod understand in two ways.
+// malformed has edits of a pod, by the path of the field that each edits. No API server admits such
+// a pod, but a hostile one can serve it. The field then leads to another path of this machine, or
+// two readers of the pod understand it in two ways.
 var malformed = map[string]func(*v1.Pod){
 	"metadata.name":      func(p *v1.Pod) { p.Name = "../../etc" },
 	"metadata.namespace": func(p *v1.Pod) { p.Namespace = "../.." },

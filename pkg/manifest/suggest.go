@@ -8,14 +8,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/suggest"
 )
 
-// nearest returns the known name that an unknown one is most likely meant to
-// be, "" when none is near.
+// nearest returns the known name that is most similar to an unknown one, "" if none is similar.
 func nearest(name string, known []string) string {
 	best, bestDistance := "", 1+max(len(name)/3, 1)
 	for _, k := range known {
 		d := suggest.Distance(strings.ToLower(name), strings.ToLower(k))
-		// A name with letters left out is near however many are missing: workdir
-		// for workingDir, grace for terminationGracePeriodSeconds is not.
+		// A name of which letters are missing is similar if it has more than half of the letters:
+		// workdir is similar to workingDir, grace is not to terminationGracePeriodSeconds.
 		if d >= bestDistance && len(name) >= 4 && 2*len(name) > len(k) && subsequence(strings.ToLower(name), strings.ToLower(k)) {
 			d = bestDistance - 1
 		}
@@ -37,12 +36,12 @@ func subsequence(short, long string) bool {
 	return true
 }
 
-// quote returns s as messages show it: escaped, and short.
+// quote returns s in quotes for a message: escaped, and shortened to 80 bytes.
 func quote(s string) string {
 	return strconv.Quote(cut(s, 80))
 }
 
-// cut returns at most so many bytes of s, with a mark where that is not all.
+// cut returns the first most bytes of s. It adds an ellipsis if that is not all.
 func cut(s string, most int) string {
 	if len(s) > most {
 		return strings.ToValidUTF8(s[:most], "") + "…"

@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// validatePod returns the problems of a defaulted pod by the API's validation of new pods
-// (C-1.5.11), without places. A pod with too many ports is not validated further.
+// validatePod returns the problems that the API's validation of new pods finds in a defaulted pod
+// (C-1.5.11), without places. A pod with too many ports has only that problem.
 func validatePod(p *v1.Pod) []pod.Problem {
 	if bad, is := pod.PortsProblem(&p.Spec); is {
 		return []pod.Problem{bad}
@@ -25,7 +25,7 @@ func validatePod(p *v1.Pod) []pod.Problem {
 	if err != nil {
 		return []pod.Problem{{Msg: "not a Pod: " + err.Error()}}
 	}
-	// The kubelet allows it too; a source policy can forbid it.
+	// Allow privileged containers, as the kubelet does. A source policy can forbid them.
 	capabilities.Setup(true, 0)
 	opts := podapi.GetValidationOptionsFromPodSpecAndMeta(&in.Spec, nil, &in.ObjectMeta, nil)
 	errs := validation.ValidatePodCreate(in, opts)
@@ -43,8 +43,8 @@ func validatePod(p *v1.Pod) []pod.Problem {
 	return out
 }
 
-// nameEntries replaces the path in errors about the map m, which have field as their path, by
-// that of the entry.
+// nameEntries changes the path of each error whose path is field, that of the map m: to path and the key
+// of the entry.
 func nameEntries(errs field.ErrorList, field, path string, m map[string]string) {
 	var keys map[string]string
 	for _, e := range errs {
@@ -58,8 +58,8 @@ func nameEntries(errs field.ErrorList, field, path string, m map[string]string) 
 	}
 }
 
-// entry returns the key in brackets that bad, a key or a value of m, stands
-// for: upstream names the map alone.
+// entry returns the key in brackets to which bad belongs. bad is a key or a value of m, from an error
+// whose path does not name the entry.
 func entry(m, keys map[string]string, bad any) string {
 	s, _ := bad.(string)
 	if _, ok := m[s]; ok {
@@ -82,19 +82,18 @@ func keysByValue(m map[string]string) map[string]string {
 	return keys
 }
 
-// fieldProblems puts validation's errors into words. Values of a secret are
-// left out.
+// fieldProblems returns the errors of validation as problems. If secret is true, they contain no values.
 func fieldProblems(errs field.ErrorList, secret bool) []pod.Problem {
 	var out []pod.Problem
 	known := make(map[pod.Problem]bool, len(errs))
-	details := map[string]string{} // many errors say the same
+	details := map[string]string{} // shortened details, since many errors have the same one
 	for _, e := range errs {
 		detail, ok := details[e.Detail]
 		if !ok {
 			detail = strings.TrimSpace(regexNote.ReplaceAllString(e.Detail, ""))
 			details[e.Detail] = detail
 		}
-		if e.BadValue == redacted { // the parser's text, which shows the unexpected token
+		if e.BadValue == redacted { // the detail quotes a part of the value
 			detail = "must be JSON"
 		}
 		p := pod.Problem{Path: fieldPath(e.Field), Msg: wording(e, detail, secret), Hint: hintFor(e)}
@@ -106,14 +105,14 @@ func fieldProblems(errs field.ErrorList, secret bool) []pod.Problem {
 	return out
 }
 
-// redacted replaces a Secret's value where validation reads it: only one kind of value,
-// the JSON of registries' passwords.
+// redacted stands for a Secret's value in the errors of validation. Validation reads only one kind of
+// value: the JSON with the passwords of registries.
 const redacted = "<secret contents redacted>"
 
-// paths are the places of problems that are known.
+// paths has the field paths of known problems.
 type paths map[string]bool
 
-// covers reports whether one of them is path or above it.
+// covers reports whether path, or a field that contains it, is in ps.
 func (ps paths) covers(path string) bool {
 	for i := range len(path) {
 		if (path[i] == '.' || path[i] == '[') && ps[path[:i]] {
@@ -123,7 +122,7 @@ func (ps paths) covers(path string) bool {
 	return ps[path]
 }
 
-// fieldPath turns the internal type's paths into those of a manifest.
+// fieldPath converts a path in the internal type to the path in a manifest.
 func fieldPath(path string) string {
 	path = strings.Replace(path, "spec.Host", "spec.host", 1)
 	for _, f := range []string{"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers"} {
@@ -132,11 +131,11 @@ func fieldPath(path string) string {
 	return path
 }
 
-// regexNote is the part of upstream's messages that only a program wants.
+// regexNote matches the part of validation's messages that has a regular expression.
 var regexNote = regexp.MustCompile(`,? *\(?(?:e\.g\. .*, )?regex used for validation is '[^']*'\)?`)
 
-// maxListed is how long, in bytes, a list of all that a field takes may be for a
-// message: there are 65 signals.
+// maxListed is the longest list of allowed values in a message, in bytes. For example, there are 65
+// signals.
 const maxListed = 200
 
 func wording(e *field.Error, detail string, secret bool) string {
@@ -188,11 +187,12 @@ func shownValue(v any) string {
 	return ""
 }
 
-var place0 = regexp.MustCompile(`\[[^]]*\]`)
+// indexes matches the indexes and keys in a field path.
+var indexes = regexp.MustCompile(`\[[^]]*\]`)
 
 // hintFor returns the remedy for frequent mistakes, else "".
 func hintFor(e *field.Error) string {
-	path := place0.ReplaceAllString(e.Field, "[]")
+	path := indexes.ReplaceAllString(e.Field, "[]")
 	path = strings.TrimPrefix(strings.TrimPrefix(path, "spec.jobTemplate."), "spec.template.") // of a workload
 	switch {
 	case path == "spec.selector" && e.Type == field.ErrorTypeRequired:

@@ -18,19 +18,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
-// A few lines of a manifest can ask for any number of pods. More than these would only fill the
-// node's memory.
+// The limits of pods. A few lines of a manifest could ask for any number, and fill the node's memory.
 const (
 	maxWorkloadPods = 1_000  // of one workload
 	maxFilePods     = 10_000 // of all workloads of a file
 )
 
-// workload reads a workload. It is validated with the API's defaults and kept without them: so
-// only its author's text decides about revisions, and no pod is replaced because a later
-// version of nodectl has other defaults.
+// workload reads a workload. It validates the workload with the API's defaults, but keeps it without
+// them. So only a change of the manifest makes a new revision: no pod is replaced because a later version
+// of nodectl has other defaults.
 func (r *reader) workload(o object) {
 	key, named := r.key(o)
-	if named && r.again(o, key) {
+	if named && r.isDuplicate(o, key) {
 		return
 	}
 	w, problems := r.workloadIn(o, key)
@@ -81,11 +80,11 @@ func (r *reader) workloadIn(o object, key pod.Key) (*pod.Object, []pod.Problem) 
 	found := validateWorkload(into.(runtime.Object).DeepCopyObject())
 	for i, f := range found {
 		if strings.HasPrefix(f.Path, at+".metadata.labels[") && !o.at.written(f.Path) {
-			found[i].Path = "metadata.name" // from which the label is made
+			found[i].Path = "metadata.name" // the label is made from the name
 		}
 	}
 	problems = o.uncovered(problems, found, template.Spec.HostNetwork)
-	settle(into, meta, o.kind)
+	removeServerFields(into, meta, o.kind)
 	w.Hash = workloadHash(into, meta)
 	if len(problems) == 0 {
 		r.filePods += n
@@ -94,7 +93,7 @@ func (r *reader) workloadIn(o object, key pod.Key) (*pod.Object, []pod.Problem) 
 	return w, problems
 }
 
-// uncovered returns problems with those of more that are at other places.
+// uncovered returns problems, and those of more whose fields have no problem yet.
 func (o object) uncovered(problems, more []pod.Problem, hostNetwork bool) []pod.Problem {
 	found := paths{}
 	for _, p := range problems {
@@ -102,7 +101,7 @@ func (o object) uncovered(problems, more []pod.Problem, hostNetwork bool) []pod.
 	}
 	for _, p := range more {
 		if hostNetwork && strings.HasSuffix(p.Path, ".hostPort") && !o.at.written(p.Path) {
-			continue // a copy of the containerPort, which has the problem too
+			continue // it was defaulted from the containerPort, which has the same problem
 		}
 		if !found.covers(o.path + p.Path) {
 			problems = append(problems, o.problem(p.Path, p.Msg, p.Hint))
@@ -112,8 +111,7 @@ func (o object) uncovered(problems, more []pod.Problem, hostNetwork bool) []pod.
 	return problems
 }
 
-// templatePod returns a pod as the template of a workload describes it. It shares the template's
-// content.
+// templatePod returns a pod with the content of a workload's template, which it shares.
 func templatePod(key pod.Key, t *v1.PodTemplateSpec) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: cmp.Or(key.Name, "pod"), Labels: t.Labels, Annotations: t.Annotations},
@@ -121,16 +119,14 @@ func templatePod(key pod.Key, t *v1.PodTemplateSpec) *v1.Pod {
 	}
 }
 
-// settle prepares w for a pod.Object: it sets the kind, and removes the fields that an API server
-// or a controller writes.
-func settle(w any, meta *metav1.ObjectMeta, kind string) {
+// removeServerFields removes the fields that only an API server or a controller sets, and sets the kind.
+func removeServerFields(w any, meta *metav1.ObjectMeta, kind string) {
 	w.(runtime.Object).GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(versionOf(kind), kind))
 	meta.UID, meta.OwnerReferences = "", nil
 	reflect.ValueOf(w).Elem().FieldByName("Status").SetZero()
 }
 
-// workloadHash returns the hash of the labels, the annotations and the spec as the author of a
-// workload wrote them.
+// workloadHash returns the hash of the labels, annotations and spec in the manifest of a workload.
 func workloadHash(w any, meta *metav1.ObjectMeta) string {
 	content := map[string]any{"spec": reflect.ValueOf(w).Elem().FieldByName("Spec").Interface()}
 	if len(meta.Labels) > 0 {
@@ -142,7 +138,8 @@ func workloadHash(w any, meta *metav1.ObjectMeta) string {
 	return podspec.HashObject(content)
 }
 
-// podsOf returns how many pods a workload asks for at the same time, and the field that says so.
+// podsOf returns how many pods a workload asks for at the same time, and the path of the field that
+// decides this.
 func podsOf(w any) (int, string) {
 	switch w := w.(type) {
 	case *appsv1.Deployment:

@@ -27,13 +27,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// longestStatefulSet is how long the name of a StatefulSet may be: the value of its pods' label
-// controller-revision-hash is the name, a dash and a hash of at most ten characters.
+// longestStatefulSet is the longest name of a StatefulSet. The label controller-revision-hash of its pods
+// has the name, a dash and a hash of at most ten characters.
 const longestStatefulSet = apivalidation.LabelValueMaxLength - 11
 
-// validateWorkload returns the problems that the API's own validation of a new object finds in a
-// workload with the API's defaults (C-1.5.11), without their places. It writes to w. A workload
-// whose pods have too many ports is not validated further.
+// validateWorkload defaults w, and returns the problems that the API's validation of new objects finds in
+// it (C-1.5.11), without their places. A workload whose pods have too many ports has only that problem.
 func validateWorkload(w any) []pod.Problem {
 	o := &pod.Object{Object: w}
 	template, at := o.Template()
@@ -94,7 +93,7 @@ func workloadErrors(w any) (field.ErrorList, error) {
 	case *appsv1.DaemonSet:
 		return checked(w, appsdefaults.SetObjectDefaults_DaemonSet, appsdefaults.Convert_v1_DaemonSet_To_apps_DaemonSet, func(in *apps.DaemonSet) field.ErrorList {
 			errs := appsvalidation.ValidateDaemonSet(in, templateOptions(&in.Spec.Template))
-			if in.Spec.Selector == nil { // which upstream does not say
+			if in.Spec.Selector == nil { // the library's validation has no error for that
 				errs = append(errs, field.Required(field.NewPath("spec", "selector"), ""))
 			}
 			return errs
@@ -125,12 +124,12 @@ func templateOptions(t *core.PodTemplateSpec) validation.PodValidationOptions {
 	return podapi.GetValidationOptionsFromPodTemplate(t, nil)
 }
 
-// jobDefaults defaults a Job. Unless its author chose a selector, it gets the labels and the
-// selector that an API server gives it, so that wrong ones are found.
+// jobDefaults defaults a Job. Unless manualSelector is set, it adds the labels and the selector that an
+// API server adds, so that validation finds a selector that does not fit them.
 func jobDefaults(j *batchv1.Job) {
 	own := j.Labels
 	batchdefaults.SetObjectDefaults_Job(j)
-	j.Labels = own // a problem of the template's labels is one problem
+	j.Labels = own // not the template's labels, whose problems would be reported twice
 	if *j.Spec.ManualSelector {
 		return
 	}
@@ -156,8 +155,8 @@ func jobDefaults(j *batchv1.Job) {
 	}
 }
 
-// mountClaims adds the volumes of the claim templates to the pod template, as the pods have them:
-// each in place of a volume of its name, or at the end.
+// mountClaims adds the volumes of the claim templates to the pod template, since the pods have them. Each
+// replaces a volume of its name, or is added at the end.
 func mountClaims(s *apps.StatefulSetSpec) {
 	volumes := &s.Template.Spec.Volumes
 	for i := range s.VolumeClaimTemplates {
