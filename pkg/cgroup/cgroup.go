@@ -5,13 +5,13 @@
 //	<root>/kubepods/burstable/pod<uid>     the tier has the sum of its pods' CPU requests
 //	<root>/kubepods/besteffort/pod<uid>
 //
-// or in slices of the same meaning if the runtime's driver is systemd; cgroup v1 has the
-// tree once in each hierarchy. The engine ensures a pod's cgroup before it makes a sandbox,
-// and removes it when nothing of the pod is left.
+// If the runtime's driver is systemd, the cgroups are slices in the same structure. With cgroup v1,
+// each hierarchy has the tree. The engine ensures a pod's cgroup before it makes a sandbox, and
+// removes it when nothing of the pod is left.
 //
 // The package changes and removes only cgroups with its mark, an extended attribute. It
-// marks every cgroup that it makes, and each empty one above the pods that another program
-// has made. Only LimitReserved sets limits of cgroups of the machine that have no mark.
+// marks each cgroup that it makes. It also marks an empty cgroup above the pods' cgroups that another
+// program has made. Only LimitReserved changes cgroups without a mark.
 package cgroup
 
 import (
@@ -38,16 +38,16 @@ const endTimeout = time.Second
 // Config is the configuration of Cgroups.
 type Config struct {
 	Root    string // the cgroup above kubepods, as --cgroup-root names it
-	Node    string // in the mark, with RootDir
-	RootDir string // the agent's directory
+	Node    string // the node's name; it is part of the mark, as RootDir is
+	RootDir string // the agent's root directory
 	// Driver reports whether the runtime's cgroup driver is systemd; else it is cgroupfs.
-	// It is called each time, and should answer from memory if it can.
+	// Most methods call it each time, so it should answer from memory if it can. Required.
 	Driver func(context.Context) (systemd bool, err error)
 	// Limits are the limits of all pods together: cpu, memory, pid and huge pages.
 	Limits v1.ResourceList
 	// Enforce is how the kernel enforces the limits of pods.
 	Enforce pod.Enforcement
-	// PodPIDs is the most processes of one pod; no limit if it is not positive (C-1.41.2).
+	// PodPIDs limits the processes of one pod; not positive: no limit (C-1.41.2).
 	PodPIDs int64
 	Log     *slog.Logger // nil discards
 }
@@ -59,14 +59,14 @@ type Cgroups struct {
 	marks      *marks
 	endTimeout time.Duration // tests change it
 
-	driver atomic.Pointer[bool] // whether it is systemd, by the last answer; nil: none yet
+	driver atomic.Pointer[bool] // the last answer of Config.Driver; nil: none yet
 
 	asking     sync.Mutex // held by askBounded; guards unanswered
-	unanswered time.Time  // when the runtime did not answer it last
+	unanswered time.Time  // when Config.Driver last failed in askBounded; zero: never
 
-	mu    sync.Mutex // guards trees with all in them, and the cgroups above the pods
-	trees map[bool]*tree
-	left  map[string]bool // pods, by UID, that had processes left at the last Destroy
+	mu    sync.Mutex      // guards trees with their contents, left, and the cgroups above the pods' cgroups
+	trees map[bool]*tree  // by whether the driver is systemd
+	left  map[string]bool // the UIDs of pods that had processes left at their last Destroy
 }
 
 // New returns Cgroups with this configuration. It does no I/O.
@@ -77,9 +77,10 @@ func New(c Config) *Cgroups {
 	return &Cgroups{cfg: c, host: sync.OnceValues(findHost), marks: newMarks(c.Node, c.RootDir), endTimeout: endTimeout, trees: map[bool]*tree{}, left: map[string]bool{}}
 }
 
-// Ensure makes the pod's cgroup, or sets its limits to want's, and returns its name in the runtime's
-// form. The tiers above have the pod's share when it returns. It may be repeated, and completes the
-// work that a killed agent has begun.
+// Ensure makes the pod's cgroup, or sets its limits to those of want. It returns the cgroup's name in
+// the form of the runtime's driver. When it returns, the pod counts in the shares of its tier. It may
+// be repeated, and completes the work of a killed agent. If another program has a cgroup of this name,
+// or uses one above it, the error wraps a *ForeignError.
 func (c *Cgroups) Ensure(want *pod.Spec) (parent string, err error) {
 	t, err := c.ask()
 	if err == nil {
@@ -106,13 +107,13 @@ func (c *Cgroups) Ensure(want *pod.Spec) (parent string, err error) {
 	return n.path(t.systemd), nil
 }
 
-// Raise raises the limits of the pod's cgroup to want's and lowers none: it is called
-// before containers get more (C-1.34.5). It ignores a pod without a cgroup of ours.
+// Raise raises the limits of the pod's cgroup to those of want, and lowers none. Call it before
+// containers get more resources (C-1.34.5). It ignores a pod without a cgroup of ours.
 func (c *Cgroups) Raise(want *pod.Spec) error { return c.resize(want, true) }
 
-// Lower sets the limits of the pod's cgroup to want's: it is called after containers got
-// less (C-1.34.5). It ignores a pod without a cgroup of ours. It fails if the pod uses more
-// memory than its new limit: the kernel would kill a process (C-1.34.4).
+// Lower sets the limits of the pod's cgroup to those of want. Call it after containers got less
+// resources (C-1.34.5). It ignores a pod without a cgroup of ours. It fails if the pod uses as much
+// memory as the new limit or more, because the kernel would kill a process (C-1.34.4).
 func (c *Cgroups) Lower(want *pod.Spec) error { return c.resize(want, false) }
 
 func (c *Cgroups) resize(want *pod.Spec, raise bool) error {
@@ -149,8 +150,8 @@ func (c *Cgroups) resize(want *pod.Spec, raise bool) error {
 	return nil
 }
 
-// Parent returns the name of the pod's cgroup in the runtime's form, "" if the pod has none
-// of ours. It changes nothing.
+// Parent returns the name of the pod's cgroup in the form of the runtime's driver. It returns "" if the
+// pod has no cgroup of ours, or the runtime does not answer. It changes nothing.
 func (c *Cgroups) Parent(want *pod.Spec) string {
 	t, err := c.ask()
 	if err != nil {
@@ -163,10 +164,10 @@ func (c *Cgroups) Parent(want *pod.Spec) string {
 	return t.pod(m.class, want.UID()).path(t.systemd)
 }
 
-// Destroy removes the cgroups of the pod with uid, of every class and driver, and the cgroups
-// that containers left in them. The caller has seen that the runtime runs nothing of the
-// pod. If processes are still there after a wait, the error names them, so that the caller
-// reads the runtime again. The next Destroy kills them (C-1.18.4).
+// Destroy removes the cgroups of the pod with uid, of each QoS class and driver, and all cgroups in
+// them. Call it only if the runtime shows that nothing of the pod runs. If processes are still there
+// after a second, the error names them, and the caller has to read the runtime again. The next Destroy
+// kills them (C-1.18.4).
 func (c *Cgroups) Destroy(uid string) error {
 	if checkUID(uid) != nil {
 		return nil // it never had one
@@ -191,7 +192,7 @@ func (c *Cgroups) Destroy(uid string) error {
 	return nil
 }
 
-// again records that a pod has processes left, and reports whether the last Destroy did too.
+// again records that a pod has processes left, and reports whether it also had some at the last Destroy.
 func (c *Cgroups) again(uid string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,15 +201,15 @@ func (c *Cgroups) again(uid string) bool {
 	return before
 }
 
-// Sweep removes the pod cgroups that a previous agent made and whose UIDs are not in keep,
-// and returns those UIDs. Cgroups that this agent has put stay. So do cgroups with
-// processes, which are named in the error.
+// Sweep removes the cgroups of pods whose UIDs are not in keep, and returns these UIDs. It removes only
+// cgroups of previous agents, none that this agent has ensured. Cgroups with processes stay, and the
+// error names them.
 func (c *Cgroups) Sweep(keep map[string]bool) (removed []string, err error) {
 	trees, err := c.all()
 	if err != nil {
 		return nil, fmt.Errorf("look for cgroups of pods: %w", err)
 	}
-	c.mu.Lock() // excludes an Ensure of a new pod meanwhile
+	c.mu.Lock() // Ensure of a new pod waits
 	defer c.mu.Unlock()
 	for _, t := range trees {
 		for _, n := range t.upper() {

@@ -5,9 +5,9 @@ import "fmt"
 // ForeignError says that a cgroup belongs to another program.
 type ForeignError struct {
 	Dir    string
-	Holds  string // the contents of one above pods
-	Pod    bool   // it has the name of a pod of ours
-	Theirs bool   // another nodectl's
+	Holds  string // if it is above the pods' cgroups: a process or cgroup in it
+	Pod    bool   // it has the name of the cgroup of a pod of ours
+	Theirs bool   // it belongs to another nodectl
 }
 
 func (e *ForeignError) Error() string {
@@ -31,8 +31,9 @@ func (e *ForeignError) Conflict() string {
 	return fmt.Sprintf("cgroup %s is not nodectl's, and %s is in it", e.Dir, e.Holds)
 }
 
-// Foreign returns the *ForeignError of every Ensure if a cgroup above the pods belongs to
-// another program; else nil. It changes nothing.
+// Foreign returns a *ForeignError if a cgroup above the pods' cgroups belongs to another program: then
+// each Ensure fails with this error. Another error says that the cgroups cannot be read. Foreign
+// changes nothing.
 func (c *Cgroups) Foreign() error {
 	t, err := c.ask()
 	if err != nil {
@@ -41,7 +42,7 @@ func (c *Cgroups) Foreign() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range t.tiers() {
-		if _, _, err := c.free(t, n); err != nil {
+		if _, _, err := c.sortUnused(t, n); err != nil {
 			return err
 		}
 	}

@@ -15,11 +15,10 @@ import (
 	"github.com/opencontainers/cgroups/manager"
 )
 
-// host says where this machine has its cgroups.
+// host has the cgroup hierarchies of this machine.
 type host struct {
-	unified bool
-	// roots maps controllers to the mount points of their hierarchies, "" to that of cgroup
-	// v2.
+	unified bool // only cgroup v2
+	// roots has the mount point of each controller's hierarchy; "" is the hierarchy of cgroup v2.
 	roots map[string]string
 	// sizes are the sizes of huge pages, if they can be limited.
 	sizes []string
@@ -61,7 +60,7 @@ func findHost() (*host, error) {
 	return h, nil
 }
 
-// paths is the directories of a cgroup, by controller.
+// paths returns the directories of a cgroup, by controller.
 func (h *host) paths(cgroup string) map[string]string {
 	all := make(map[string]string, len(h.roots))
 	for controller, root := range h.roots {
@@ -70,7 +69,7 @@ func (h *host) paths(cgroup string) map[string]string {
 	return all
 }
 
-// dirs is the values of paths without repeats: a hierarchy may have several controllers.
+// dirs returns the directories of a cgroup, sorted, each once: a hierarchy may have several controllers.
 func (h *host) dirs(cgroup string) []string {
 	var all []string
 	for _, root := range h.roots {
@@ -80,7 +79,8 @@ func (h *host) dirs(cgroup string) []string {
 	return slices.Compact(all)
 }
 
-// manager is the library's manager of a cgroup, or only of its directories in only.
+// manager returns the library's manager of a cgroup. If only is not nil, it manages only these
+// directories.
 func (h *host) manager(n name, systemd bool, only []string) (cgroups.Manager, error) {
 	at := n.path(systemd)
 	c := &cgroups.Cgroup{Systemd: systemd, Path: at, Resources: &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}}
@@ -99,8 +99,8 @@ func (h *host) manager(n name, systemd bool, only []string) (cgroups.Manager, er
 	return manager.NewWithPaths(c, paths)
 }
 
-// has reads the present limits. A number that cannot be read counts as no limit, so that it
-// is not taken for growth.
+// has returns the current limits of a cgroup. A number that is missing or too large counts as unlimited,
+// so that beyond returns no growth for it.
 func (h *host) has(cgroup string) (limits, error) {
 	paths := h.paths(cgroup)
 	if h.unified {
@@ -138,14 +138,14 @@ func quotaV2(dir string, failed *error) (quota, period int64) {
 	return quota, period
 }
 
-// guarded returns the memory that a cgroup of cgroup v2 protects; 0 if it protects none.
+// guarded returns the protected memory of a cgroup of cgroup v2, in bytes.
 func guarded(dir string) int64 {
 	var failed error
 	return max(number(dir, memoryMin, &failed), number(dir, memoryLow, &failed), 0)
 }
 
-// fits returns an error if a cgroup uses limit bytes of memory or more, without the page
-// cache that the kernel can reclaim. If the usage cannot be read, the kernel decides.
+// fits returns an error if a cgroup uses limit bytes of memory or more. Page cache that the kernel can
+// reclaim does not count. If the usage cannot be read, fits returns nil, and the kernel decides.
 func (h *host) fits(cgroup string, limit int64) error {
 	dir, usage, idle := h.paths(cgroup)["memory"], "memory.usage_in_bytes", "total_inactive_file "
 	if h.unified {
@@ -166,7 +166,7 @@ func (h *host) fits(cgroup string, limit int64) error {
 	return fmt.Errorf("cannot decrease memory limits: attempting to set pod memory limit (%d) below current usage (%d)", limit, used)
 }
 
-// number is the first number in a cgroup's file, unlimited for "max".
+// number returns the first number in a cgroup's file, unlimited for "max". It adds an error to failed.
 func number(dir, file string, failed *error) int64 {
 	text, err := cgroups.ReadFile(dir, file)
 	if err != nil {

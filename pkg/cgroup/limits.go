@@ -24,7 +24,7 @@ const (
 // resourcePID is the kubelet's name for process IDs.
 const resourcePID v1.ResourceName = "pid"
 
-// limits are the values for one cgroup. A field that is zero is not written.
+// limits are the values for one cgroup. Zero values are not written.
 type limits struct {
 	shares uint64 // of CPU time, in cgroup v1's units
 	quota  int64  // µs of CPU time in each period; unlimited means none
@@ -55,16 +55,15 @@ func weight(shares uint64) uint64 {
 	return 1 + (min(max(shares, minShares), maxShares)-minShares)*(maxWeight-1)/(maxShares-minShares)
 }
 
-// ofSpec is ofPod, without a quota of CPU time for a pod that has CPUs for itself (C-1.46.6), unless
-// the configuration demands one.
+// ofSpec is ofPod, but a pod with exclusive CPUs has no quota of CPU time (C-1.46.6).
 func (c Config) ofSpec(want *pod.Spec, sizes []string) limits {
 	c.Enforce.NoCPUQuota = c.Enforce.NoCPUQuota || want.HasOwnCPUs() && !c.Enforce.OwnCPUQuota
 	return c.ofPod(want.Pod, sizes)
 }
 
-// ofPod is the limits of a pod's cgroup (C-1.41.2). CPU and memory are limited if every
-// container of the pod is, or the pod as a whole. Each size of huge pages is limited to the
-// pod's request, or to zero. The configuration says how many processes it may have, how CPU
+// ofPod returns the limits of a pod's cgroup (C-1.41.2). CPU and memory are limited if each container
+// of the pod has such a limit, or the pod as a whole. Each size of huge pages is limited to the
+// pod's request, or to zero. The configuration says how many processes the pod may have, how CPU
 // limits are enforced, and whether its memory is protected (C-1.41.10).
 func (c Config) ofPod(p *v1.Pod, sizes []string) limits {
 	l := limits{shares: minShares, quota: unlimited, memory: unlimited, pids: unlimited}
@@ -109,7 +108,7 @@ func guard(file string, bytes int64) map[string]string {
 	return map[string]string{file: strconv.FormatInt(bytes, 10)}
 }
 
-// ofNode is the limits of all pods together (C-1.41.6).
+// ofNode returns the limits of all pods together (C-1.41.6).
 func ofNode(list v1.ResourceList, sizes []string) limits {
 	l := limits{pages: pagesOf(list, sizes, 0)}
 	if q, ok := list[v1.ResourceCPU]; ok {
@@ -124,14 +123,14 @@ func ofNode(list v1.ResourceList, sizes []string) limits {
 	return l
 }
 
-// ofTier is the limits of a QoS class whose pods request milli CPU in all (C-1.41.3).
+// ofTier returns the limits of a tier whose pods request milli CPU together (C-1.41.3).
 func ofTier(milli int64, sizes []string) limits {
 	return limits{shares: uint64(pod.CPUShares(milli)), pages: pagesOf(nil, sizes, unbounded)}
 }
 
 // ofTiers returns the limits of the burstable tier and of kubepods that follow from the sums of
-// their pods. kubepods is also the tier of guaranteed pods: its protection has to cover that of all
-// pods.
+// their pods. The protected memory of kubepods is the sum over all pods, since it is above the burstable
+// tier and the guaranteed pods.
 func (c Config) ofTiers(sum sums) (burst, all limits) {
 	burst.shares = uint64(pod.CPUShares(sum.milli))
 	if c.Enforce.MemoryQoS != nil {
@@ -141,7 +140,8 @@ func (c Config) ofTiers(sum sums) (burst, all limits) {
 	return burst, all
 }
 
-// pagesOf is list's amount of each size, and rest for sizes that list does not name.
+// pagesOf returns the amount in list for each size of huge pages, and rest for sizes that are not in
+// list.
 func pagesOf(list v1.ResourceList, sizes []string, rest uint64) []pages {
 	var all []pages
 	listed := pod.HugePages(list)
@@ -155,9 +155,9 @@ func pagesOf(list v1.ResourceList, sizes []string, rest uint64) []pages {
 	return all
 }
 
-// beyond is the fields of l that are greater than in have; the others are zero.
+// beyond returns l with only the fields that are greater than those of have; the others are zero.
 func (l limits) beyond(have limits) limits {
-	if l.period > 0 && have.period > 0 && have.quota > 0 { // the setting may have changed
+	if l.period > 0 && have.period > 0 && have.quota > 0 { // the configured period may have changed
 		have.quota = have.quota * l.period / have.period
 	}
 	more := func(a, b int64) int64 {

@@ -19,9 +19,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/bootid"
 )
 
-// attribute is the extended attribute with a cgroup's owner. On a cgroup of ours,
-// "trusted.nodectl.pod<uid>" claims its child of that name before the child is made: a
-// child with a claim and no mark is ours too, half made.
+// attribute is the extended attribute with a cgroup's owner, its mark. On a cgroup of ours, the attribute
+// "trusted.nodectl.pod<uid>" claims its child of that name before the child is made. A child with a
+// claim and without a mark is also ours: the agent was killed before it could mark the child.
 const attribute = "trusted.nodectl"
 
 // owner is the owner of a cgroup.
@@ -29,14 +29,13 @@ type owner int
 
 const (
 	noCgroup owner = iota // the cgroup does not exist
-	unmarked              // another program's
-	theirs                // another nodectl's
+	unmarked              // it belongs to another program
+	theirs                // it belongs to another nodectl
 	ours
 )
 
-// marks knows which cgroups are ours. The mark is an attribute of the cgroup itself and
-// disappears with it; if the kernel does not support such attributes, a file lists our
-// cgroups.
+// marks reads and writes the marks of cgroups. A mark is an attribute of the cgroup, and disappears
+// together with it. If the kernel does not support such attributes, a file lists our cgroups.
 type marks struct {
 	id   string // of this node and root directory
 	file string
@@ -48,7 +47,7 @@ type marks struct {
 
 // entry is the mark of a cgroup without an attribute.
 type entry struct {
-	Inode uint64 `json:"inode"` // 0: claimed, not made yet
+	Inode uint64 `json:"inode"` // 0: claimed, and not marked yet
 	Mark  string `json:"mark"`
 }
 
@@ -120,8 +119,8 @@ func (m *marks) owner(dir string) (owner, int64, error) {
 	return unmarked, 0, nil
 }
 
-// claim records cgroups before they are made, on their parents. It skips parents that are
-// not ours: the cgroups of other programs are never changed.
+// claim claims cgroups before they are made, in attributes of their parents. It skips cgroups whose
+// parents are not ours: the package never changes the cgroups of other programs.
 func (m *marks) claim(dirs []string, milli int64) error {
 	var in []string
 	for _, dir := range dirs {
@@ -156,8 +155,8 @@ func (m *marks) mark(dirs []string, milli int64) error {
 	return nil
 }
 
-// write sets an attribute for each of dirs; if the kernel does not support it, the file
-// lists them.
+// write calls set for each of dirs. If the kernel does not support attributes, it adds the entry that e
+// returns to the file.
 func (m *marks) write(dirs []string, set func(dir string) error, e func(dir string) entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -249,7 +248,7 @@ func (m *marks) load() error {
 	return nil
 }
 
-// save replaces the file; the caller holds mu. It is not synced, as it is valid for one
+// save replaces the file; the caller holds mu. It does not sync the file, which is valid only for this
 // boot.
 func (m *marks) save() error {
 	boot, _ := bootid.Read()
@@ -277,7 +276,7 @@ func missing(err error) bool {
 	return errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ERANGE) || refused(err)
 }
 
-// refused reports whether the kernel does not support such attributes here, or not for this
+// refused reports whether the kernel does not support such attributes, or does not allow them for this
 // process.
 func refused(err error) bool {
 	return errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)

@@ -19,7 +19,7 @@ const (
 	sliceSuffix = ".slice"
 )
 
-// classes are the QoS classes of pods.
+// classes returns the QoS classes of pods. The cgroup of the first one, Guaranteed, is kubepods itself.
 func classes() []v1.PodQOSClass {
 	return []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort}
 }
@@ -29,8 +29,9 @@ type name []string
 
 func (n name) below(part string) name { return append(n[:len(n):len(n)], part) }
 
-// path is the name as a driver has it, and where it is below a hierarchy. Each of systemd's
-// slices carries the names of those it is in; a dash in a part would mean another level.
+// path returns the cgroup's name for a driver, which is also its path below a hierarchy. The name of a
+// systemd slice begins with the names of the slices that contain it, separated by dashes. So path
+// replaces dashes in a part by underscores.
 func (n name) path(systemd bool) string {
 	if !systemd {
 		return "/" + path.Join(n...)
@@ -46,8 +47,8 @@ func (n name) path(systemd bool) string {
 	return at
 }
 
-// uidOf is the UID in the last part of a pod's path; ok is false for other cgroups. No UID
-// has an underscore.
+// uidOf returns the UID in base, the last part of the path of a pod's cgroup. ok is false for other
+// cgroups. A UID has no underscore, so each underscore in a slice's name stands for a dash.
 func uidOf(base string, systemd bool) (uid string, ok bool) {
 	if systemd {
 		if base, ok = strings.CutSuffix(base, sliceSuffix); !ok {
@@ -60,7 +61,7 @@ func uidOf(base string, systemd bool) (uid string, ok bool) {
 	return uid, ok && checkUID(uid) == nil
 }
 
-// A UID comes from a manifest and becomes part of a path and of a unit's name.
+// uidForm limits UIDs, which come from manifests and become parts of paths and of names of units.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,127}$`)
 
 func checkUID(uid string) error {
@@ -72,7 +73,7 @@ func checkUID(uid string) error {
 
 var partForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
-// parseRoot parses --cgroup-root. A slice has its parts between its dashes.
+// parseRoot parses --cgroup-root. With systemd, dashes separate the parts of a name that ends in .slice.
 func parseRoot(root string, systemd bool) (name, error) {
 	root = path.Clean("/" + root)
 	if root == "/" || systemd && root == "/-.slice" {

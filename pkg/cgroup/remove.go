@@ -17,8 +17,8 @@ import (
 // pause is the interval between tries to remove a cgroup.
 const pause = 10 * time.Millisecond
 
-// remove removes the directories of a pod's cgroup that are ours, with all cgroups in them,
-// as soon as they have no processes. It gives up after wait.
+// remove removes the directories of a pod's cgroup that are ours, with all cgroups in them. While they
+// have processes, it tries again until wait is over. Its error then is an *occupiedError.
 func (c *Cgroups) remove(t *tree, n name, wait time.Duration) error {
 	mine, err := c.owned(t, n)
 	if err != nil || len(mine) == 0 {
@@ -48,8 +48,8 @@ func (e *occupiedError) Error() string {
 	return fmt.Sprintf("still in cgroup %s: %s", e.cgroup, strings.Join(e.processes, ", "))
 }
 
-// killRounds is how often the agent kills the processes of a pod's cgroup: each round kills
-// processes that were forked during the previous one.
+// killRounds is how many rounds killAll kills processes. A round kills processes that were forked during
+// the previous one.
 const killRounds = 5
 
 // killAll kills all processes in the pod's cgroups that are ours, and removes the cgroups.
@@ -71,9 +71,9 @@ func (c *Cgroups) killAll(t *tree, uid string) (err error) {
 	return err
 }
 
-// kill kills the processes in a cgroup and below it. On cgroup v2 the kernel kills them at
-// once; else kill does, one by one. It opens a pidfd first and checks that the cgroup still
-// has the process ID, so that a reused ID is not hit.
+// kill kills the processes in a cgroup and below it. On cgroup v2 the kernel kills all of them at once.
+// On cgroup v1 kill signals them one by one. It opens a pidfd of each, and then checks that the process
+// ID is still in the cgroup. So it does not kill another process that has got the ID meanwhile.
 func kill(dir string) {
 	if os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0) == nil {
 		return
@@ -112,8 +112,8 @@ func (c *Cgroups) owned(t *tree, n name) (mine []string, err error) {
 	return mine, nil
 }
 
-// destroy removes directories of a cgroup, if no process runs in any of them. It removes
-// none otherwise: systemd would end the processes, and half a cgroup limits nothing.
+// destroy removes directories of a cgroup, if no process runs in any of them. Otherwise it removes none:
+// systemd would end the processes, and on cgroup v1 some limits would be lost.
 func (c *Cgroups) destroy(t *tree, n name, dirs []string) error {
 	if left, err := processes(dirs); err != nil || len(left) > 0 {
 		return errors.Join(errors.New("it is not empty"), err)
@@ -160,8 +160,8 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// prune removes the cgroups above pods after the last one, as far as they are ours and
-// empty; the caller holds mu. A cgroup that stays does no harm, and the next Ensure uses it.
+// prune removes the cgroups above the pods' cgroups that are ours and empty, after the last pod is
+// gone; the caller holds mu. A cgroup that stays does no harm, and the next Ensure uses it.
 func (c *Cgroups) prune(t *tree) {
 	if len(t.pods) > 0 {
 		return
@@ -172,7 +172,7 @@ func (c *Cgroups) prune(t *tree) {
 			continue
 		}
 		if err := c.destroy(t, n, mine); err == nil {
-			_ = c.marks.forget(mine) // drops entries of removed ones
+			_ = c.marks.forget(mine) // entries that stay do no harm
 		}
 	}
 	t.limited, t.shared = false, nil
@@ -184,7 +184,7 @@ func occupied(dir string) bool {
 	return err != nil || slices.ContainsFunc(children, fs.DirEntry.IsDir)
 }
 
-// processes names the processes in cgroups and in all below them, "12 (sh)".
+// processes names the processes in these cgroups and below them, such as "12 (sh)".
 func processes(dirs []string) (all []string, err error) {
 	seen := map[int]bool{}
 	for _, dir := range dirs {

@@ -11,10 +11,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// LimitReserved sets the limits of a cgroup of the machine to its reservation, or only the limit
-// of its CPU (C-1.41.11). The cgroup has to exist. It is the one kind of cgroup that is changed without
-// our mark: the configuration names it. A name that ends in .slice is a slice of systemd's
-// where systemd runs; its properties are set, so that systemd keeps them.
+// LimitReserved sets the limits of a cgroup of the machine to its reservation (C-1.41.11). With
+// compressible, it sets only the CPU shares. The cgroup has to exist. It needs no mark, because the
+// configuration names it. On a machine with systemd, a name that ends in .slice is a slice of systemd.
+// LimitReserved then sets the properties of the slice, so that systemd does not undo the limits.
 func (c *Cgroups) LimitReserved(cgroup string, list v1.ResourceList, compressible bool) error {
 	h, err := c.host()
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *Cgroups) LimitReserved(cgroup string, list v1.ResourceList, compressibl
 	return c.set(&tree{host: h, systemd: slice}, n, l)
 }
 
-// ofReserved is the limits of a cgroup that has list reserved. With memory QoS, its memory is
+// ofReserved returns the limits of a cgroup with the reservation list. With memory QoS, its memory is
 // also protected.
 func (c Config) ofReserved(list v1.ResourceList, compressible bool, sizes []string) limits {
 	l := ofNode(list, sizes)

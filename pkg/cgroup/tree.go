@@ -15,14 +15,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// tree is the cgroups of one driver below the cgroup root.
+// tree has the cgroups of one driver below the cgroup root.
 type tree struct {
 	host    *host
 	systemd bool
-	root    name              // above kubepods
-	pods    map[string]member // the ones of ours, by UID
-	limited bool              // kubepods has its limits
-	shared  *sums             // the values set on the tiers; nil: not set
+	root    name              // the cgroup above kubepods
+	pods    map[string]member // the pods with a cgroup of ours, by UID
+	limited bool              // the limits of kubepods are set
+	shared  *sums             // the sums that are set on the tiers; nil: none are set
 }
 
 // sums are the sums of the pods in each tier.
@@ -37,7 +37,7 @@ type member struct {
 	class  v1.PodQOSClass
 	milli  int64 // CPU request
 	memory int64 // memory request, if it is protected
-	known  bool  // this agent has put it, not a previous one
+	known  bool  // this agent has ensured the cgroup, not only a previous one
 }
 
 // memberOf returns a pod's part in its tier.
@@ -137,8 +137,8 @@ func (c *Cgroups) addPods(t *tree, class v1.PodQOSClass, dir string) error {
 	return nil
 }
 
-// enter adds a pod to its tier, and makes all cgroups above it: from here on they are not
-// pruned. undo is for a pod that could not be made.
+// enter adds a pod to its tier, and makes all cgroups above the pod's. From then on prune does not remove
+// them. Call undo if the pod's cgroup cannot be made.
 func (c *Cgroups) enter(t *tree, uid string, m member) (undo func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +150,7 @@ func (c *Cgroups) enter(t *tree, uid string, m member) (undo func(), err error) 
 		if t.pods[uid] = was; !known {
 			delete(t.pods, uid)
 		}
-		_ = c.share(t) // the next pod corrects it
+		_ = c.share(t) // after a failure, the next enter or drop sets the values
 		c.prune(t)
 	}
 	t.pods[uid] = m
@@ -165,7 +165,7 @@ func (c *Cgroups) enter(t *tree, uid string, m member) (undo func(), err error) 
 	}, nil
 }
 
-// leave removes a pod's cgroups from all tiers, and its part from the tier's shares.
+// leave removes a pod's cgroups from all tiers, and subtracts the pod from the sums of its tier.
 func (c *Cgroups) leave(t *tree, uid string, wait time.Duration) error {
 	if err := c.removeAll(t, uid, wait); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (c *Cgroups) drop(t *tree, uid string) error {
 	return c.share(t)
 }
 
-// above makes the cgroups above pods that are missing; the caller holds mu.
+// above makes the missing cgroups above the pods' cgroups; the caller holds mu.
 func (c *Cgroups) above(t *tree) error {
 	for i := range t.root {
 		if err := c.ancestor(t, t.root[:i+1]); err != nil {
@@ -226,8 +226,8 @@ func (c *Cgroups) above(t *tree) error {
 	return nil
 }
 
-// limit sets the limits of all pods together. If they use more memory already, the next
-// pod's Ensure tries again, because no start depends on it.
+// limit sets the limits of all pods together. If that fails, such as because the pods use more memory
+// already, it sets the other limits, and the next Ensure tries again. A pod starts in any case.
 func (c *Cgroups) limit(t *tree) {
 	l := ofNode(c.cfg.Limits, t.host.sizes)
 	if !t.host.pids {
@@ -243,9 +243,9 @@ func (c *Cgroups) limit(t *tree) {
 	_ = c.set(t, t.all(), l) // the first error was logged
 }
 
-// share gives the tiers the sums of their pods: the burstable tier its CPU shares (C-1.41.3),
-// and with memory QoS both tiers the memory that is protected (C-1.41.10). The caller holds
-// mu.
+// share sets the values of the tiers that follow from the sums of their pods. These are the CPU shares
+// of the burstable tier (C-1.41.3) and, with memory QoS, the protected memory of both tiers
+// (C-1.41.10). The caller holds mu.
 func (c *Cgroups) share(t *tree) error {
 	sum := sumOf(t.pods)
 	if t.shared != nil && sum == *t.shared {
@@ -277,8 +277,7 @@ func sumOf(pods map[string]member) (sum sums) {
 	return sum
 }
 
-// ancestor makes a part of the cgroup root if it does not exist. An existing one is not
-// changed.
+// ancestor makes a cgroup of the cgroup root's path if it does not exist. It changes no existing one.
 func (c *Cgroups) ancestor(t *tree, n name) error {
 	var fresh []string
 	for _, dir := range t.host.dirs(n.path(t.systemd)) {
@@ -292,10 +291,10 @@ func (c *Cgroups) ancestor(t *tree, n name) error {
 	return c.create(t, n, fresh, 0)
 }
 
-// ensure makes one of the cgroups above pods, or takes it over if it is empty. made says
-// that a directory is new.
+// ensure makes one of the cgroups above the pods' cgroups. If another program has made it and it is
+// empty, ensure takes it over. made says that it did one of the two.
 func (c *Cgroups) ensure(t *tree, n name) (made bool, err error) {
-	fresh, alien, err := c.free(t, n)
+	fresh, alien, err := c.sortUnused(t, n)
 	if err != nil {
 		return false, err
 	}
@@ -311,8 +310,9 @@ func (c *Cgroups) ensure(t *tree, n name) (made bool, err error) {
 	return len(fresh)+len(alien) > 0, err
 }
 
-// free is sort for a cgroup above pods; it fails if another program uses the cgroup.
-func (c *Cgroups) free(t *tree, n name) (fresh, alien []string, err error) {
+// sortUnused is sort for a cgroup above the pods' cgroups. It returns a *ForeignError if another program
+// uses the cgroup.
+func (c *Cgroups) sortUnused(t *tree, n name) (fresh, alien []string, err error) {
 	if fresh, alien, err = c.sort(t, n); err != nil {
 		return nil, nil, err
 	}
@@ -340,14 +340,15 @@ func (c *Cgroups) make(t *tree, n name, l limits, milli int64) error {
 			return err
 		}
 	}
-	// All of them: a half-made one needs its mark, and a resize changes it.
+	// Mark all of them: a half-made one needs its mark, and a resize changes the mark.
 	if err := c.marks.mark(t.host.dirs(n.path(t.systemd)), milli); err != nil {
 		return err
 	}
 	return c.set(t, n, l)
 }
 
-// sort finds the directories of a cgroup that do not exist, and those that are not ours.
+// sort finds the directories of a cgroup that do not exist (fresh), and those without a mark (alien). It
+// returns a *ForeignError if one belongs to another nodectl.
 func (c *Cgroups) sort(t *tree, n name) (fresh, alien []string, err error) {
 	for _, dir := range t.host.dirs(n.path(t.systemd)) {
 		o, _, err := c.marks.owner(dir)
@@ -365,7 +366,8 @@ func (c *Cgroups) sort(t *tree, n name) (fresh, alien []string, err error) {
 	return fresh, alien, nil
 }
 
-// used names the contents of a cgroup above pods beside the tiers; "" if it is empty.
+// used names a process or a cgroup in a cgroup above the pods' cgroups. It returns "" if there is nothing
+// in it, or only the tiers and these are empty.
 func (c *Cgroups) used(t *tree, dir string) (string, error) {
 	if left, err := processes([]string{dir}); err != nil {
 		return "", err
@@ -407,8 +409,8 @@ func (c *Cgroups) create(t *tree, n name, fresh []string, milli int64) error {
 		return fmt.Errorf("make cgroup %s: %w", n.path(t.systemd), err)
 	}
 	for _, dir := range fresh {
-		// The library makes no directory without a setting; the runtime would make it
-		// later, without our mark.
+		// The library makes a directory only for a hierarchy with a setting. The runtime would make
+		// the others later, without our mark.
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// PodCgroup returns the path of a pod's cgroup, by its class and UID only: the cgroup may not
-// exist (a pod of an earlier agent). ok is false if no pod can have one. It changes
-// nothing.
+// PlaceOf returns the path of a pod's cgroup, which follows from its QoS class and UID. The cgroup may not
+// exist, for example if an agent without cgroups has started the pod. ok is false if the pod cannot have
+// one, or the runtime does not answer. PlaceOf changes nothing.
 func (c *Cgroups) PodCgroup(p *v1.Pod) (at pod.Cgroup, ok bool) {
 	if checkUID(string(p.UID)) != nil {
 		return pod.Cgroup{}, false
@@ -19,8 +19,8 @@ func (c *Cgroups) PodCgroup(p *v1.Pod) (at pod.Cgroup, ok bool) {
 	return c.placeAt(func(t *tree) name { return t.pod(pod.QOS(&p.Spec), string(p.UID)) })
 }
 
-// AllPodsCgroup returns the path of the cgroup of all pods. ok is false if pods have no
-// cgroups.
+// PlaceOfAll returns the path of the cgroup of all pods. ok is false if pods have no cgroups, or the
+// runtime does not answer.
 func (c *Cgroups) AllPodsCgroup() (at pod.Cgroup, ok bool) { return c.placeAt((*tree).all) }
 
 func (c *Cgroups) placeAt(of func(*tree) name) (pod.Cgroup, bool) {
@@ -40,21 +40,22 @@ func (c *Cgroups) placeAt(of func(*tree) name) (pod.Cgroup, bool) {
 	return h.at(at), true
 }
 
-// driverWithin is how long askBounded waits for the runtime, and driverAgain how long after that it
-// does not ask again: it is called for each pod.
-const driverWithin, driverAgain = time.Second, 10 * time.Second
+// askTimeout is how long askBounded waits for the runtime. askAgain is how long it does not ask again
+// after a failure, since it is called for each pod.
+const askTimeout, askAgain = time.Second, 10 * time.Second
 
-// askBounded returns the runtime's driver, as far as it is known or the runtime answers in time.
+// askBounded returns the runtime's last known driver. If none is known, it asks the runtime; known is
+// false if that does not answer in time.
 func (c *Cgroups) askBounded() (isSystemd, known bool) {
 	if is := c.driver.Load(); is != nil {
 		return *is, true
 	}
 	c.asking.Lock()
 	defer c.asking.Unlock()
-	if !c.unanswered.IsZero() && time.Since(c.unanswered) < driverAgain {
+	if !c.unanswered.IsZero() && time.Since(c.unanswered) < askAgain {
 		return false, false
 	}
-	ctx, stop := context.WithTimeout(context.Background(), driverWithin)
+	ctx, stop := context.WithTimeout(context.Background(), askTimeout)
 	defer stop()
 	isSystemd, err := c.cfg.Driver(ctx)
 	if err != nil {
@@ -75,7 +76,8 @@ func (c *Cgroups) HostCgroup() (at pod.Cgroup, ok bool) {
 	return h.at("/"), true
 }
 
-// at leaves out the hierarchy of cgroup v2 if it has no controllers: it has no usage data.
+// at returns the directories of a cgroup. On a machine with cgroup v1 it leaves out the hierarchy of
+// cgroup v2, which has no usage data.
 func (h *host) at(path string) pod.Cgroup {
 	c := pod.Cgroup{Path: path, Dirs: h.paths(path)}
 	if !h.unified {

@@ -71,11 +71,11 @@ func TestPlaceOfAll_RuntimeHangs_IsAskedAgainLater(t *testing.T) {
 				t.Errorf("%+v", at)
 			}
 		}
-		if took := time.Since(began); took != driverWithin || calls != 1 {
+		if took := time.Since(began); took != askTimeout || calls != 1 {
 			t.Errorf("%d calls took %s", calls, took)
 		}
 		hangs = false
-		time.Sleep(driverAgain)
+		time.Sleep(askAgain)
 		if _, ok := g.AllPodsCgroup(); !ok || calls != 2 {
 			t.Errorf("found: %t, after %d calls", ok, calls)
 		}
