@@ -22,10 +22,11 @@ const (
 	keptBytes      = 1 << 20
 )
 
-// Keep copies the ends of the logs of a pod, which is about to be removed, to a directory. from is
-// the directory of the pod's logs below dir. Files of the copy are 0600. It copies all readable
-// logs; the error names the others. Only regular files are copied: a pod may have put links or pipes
-// there (F84).
+// Keep copies the ends of the logs of a pod that is about to be removed to the directory to. from is
+// the directory of the pod's logs, relative to dir. It copies the last MiB of the two newest logs of
+// each container, for up to 20 containers. The copies have mode 0600. Keep copies only regular files:
+// a pod may have put links or pipes there (F84). It continues after a failure, and the error names the
+// logs that it could not copy.
 func Keep(dir, from, to string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -115,7 +116,8 @@ func keepOne(root *os.Root, name, to string, attempt int) (err error) {
 	return errors.Join(err, out.Close())
 }
 
-// KeepNewest removes all but the newest directories of a directory, whose names are numbers.
+// KeepNewest removes subdirectories of dir whose names are numbers, and leaves those with the highest
+// numbers: as many as the parameter most. It succeeds if dir does not exist.
 func KeepNewest(dir string, most int) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

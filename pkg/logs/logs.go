@@ -1,12 +1,12 @@
-// Package logs keeps the logs of running containers small: it renames a log that has grown
+// Package logs keeps the logs of running containers small. It renames a log that has grown
 // too large, makes the runtime begin a new one, and compresses the renamed ones. Above a
-// limit it removes the oldest.
+// limit it removes the oldest. The package also reads logs, and copies those of a removed pod.
 //
-// The engine calls it periodically, with the log's path from the runtime. A container's log
-// and its rotated parts have the kubelet's names (C-1.43.1):
+// The engine calls Rotate periodically, with the log's path from the runtime. A container's log
+// and its rotated files have the kubelet's names (C-1.43.1):
 //
-//	<attempt>.log                        written to now
-//	<attempt>.log.20060102-150405        the newest rotated, for those that still read it
+//	<attempt>.log                        the runtime writes to it
+//	<attempt>.log.20060102-150405        the newest rotated file, which readers may still read
 //	<attempt>.log.20060102-150405.gz     older ones
 //	<attempt>.log.20060102-150405.tmp    being compressed
 //
@@ -32,13 +32,13 @@ const (
 	defaultMaxFiles = 5
 )
 
-// ErrNotRegular says that a log's path is not a regular file: a link or a pipe that a pod
-// may have put there. It is not touched (F84).
+// ErrNotRegular says that a log's path is not a regular file: a pod may have put a link or a pipe
+// there. No function of the package opens or changes it (F84).
 var ErrNotRegular = errors.New("is not a regular file")
 
-// Config is the limits of logs.
+// Config is the configuration of a Rotator.
 type Config struct {
-	// Dir is where pods' logs are; nothing outside it is touched.
+	// Dir is the directory of all pods' logs. Rotate changes nothing outside it.
 	Dir string
 	// MaxSize is how large a log may grow, in bytes; 0 is 10 MiB, less than 0 means no
 	// limit.
@@ -70,13 +70,12 @@ func New(c Config) *Rotator {
 	return &Rotator{cfg: c}
 }
 
-// Rotate rotates the log at path if it is too large; reopen makes the runtime write to a
-// new file at path, and if it fails the old file gets its name back. A log that does not
-// exist, or vanishes meanwhile, is no error (F84).
+// Rotate rotates the log at path, an absolute path below Config.Dir, if it is too large. reopen makes
+// the runtime write to a new file at path. If reopen fails, the old file gets its name back. It is no
+// error if the log does not exist, or disappears meanwhile (F84).
 //
-// After the rotation it compresses older logs, which may take long and ends with ctx: the
-// next rotation does the rest. An error is for a person; in every case the container keeps
-// logging.
+// After the rotation, Rotate compresses older logs. That may take long, and ctx ends it: the next
+// rotation does the rest. After an error the container still logs.
 func (r *Rotator) Rotate(ctx context.Context, path string, reopen func(context.Context) error) error {
 	if r.cfg.MaxSize < 0 {
 		return nil
@@ -145,7 +144,7 @@ func (r *Rotator) rotate(ctx context.Context, dir *os.Root, name string, reopen 
 	return true, nil
 }
 
-// freeName returns the name for the rotated log, with a time that no other has.
+// freeName returns the name for the rotated log, with a time that no other rotated log has.
 func (r *Rotator) freeName(dir *os.Root, name string) (string, error) {
 	for at := r.cfg.Now(); ; at = at.Add(time.Second) {
 		to := name + "." + at.Format(stamp)
@@ -162,8 +161,8 @@ func (r *Rotator) freeName(dir *os.Root, name string) (string, error) {
 	}
 }
 
-// giveBack gives a log its name back, unless the runtime has begun a new one in spite of
-// its error: that one would be lost.
+// giveBack gives a log its name back, unless the runtime has begun a new log in spite of its error. The
+// old log then keeps its new name, because the new log would be lost otherwise.
 func giveBack(dir *os.Root, rotated, name string) error {
 	err := dir.Link(rotated, name)
 	switch {

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openDir opens the directory of a file below base. base itself may be reached by links of
-// the host; below it no link is followed, so that a pod that can write there cannot
-// redirect it.
+// openDir opens the directory of a log. f.Dir may contain links of the host. Below f.Dir openDir follows
+// no link, so that a pod that can write there cannot redirect it.
 func openDir(f File) (dir *os.File, name string, err error) {
 	rel := filepath.Clean(f.Path)
 	if !filepath.IsLocal(rel) || rel == "." {
@@ -38,9 +37,9 @@ func openDir(f File) (dir *os.File, name string, err error) {
 	return dir, parts[len(parts)-1], nil
 }
 
-// openLog opens a log in dir for reading: a regular file of root or the agent's own user.
-// It checks the type before the open: to open a pipe, a device or a link might block, have
-// effects or lead elsewhere.
+// openLog opens a log in dir for reading. The log must be a regular file of root or the agent's user.
+// openLog checks that before it opens the file: opening a pipe could block, opening a device could
+// have effects, and a link could lead elsewhere.
 func openLog(dir *os.File, name string) (*os.File, os.FileInfo, error) {
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -62,7 +61,7 @@ func openLog(dir *os.File, name string) (*os.File, os.FileInfo, error) {
 	if now.Uid != 0 && int64(now.Uid) != int64(os.Geteuid()) {
 		return nil, nil, fmt.Errorf("%s belongs to user %d: %w", name, now.Uid, os.ErrPermission)
 	}
-	// Open the checked file again for reading by its descriptor, whatever file has its name
+	// Open the checked file again, for reading, by its descriptor: another file may have its name
 	// now.
 	f, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(fd), os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// File names a log: Path is relative to Dir.
+// File names a log. Path is relative to Dir, the directory of all pods' logs.
 type File struct{ Dir, Path string }
 
 // Options select a part of a log (C-1.40.8).
@@ -22,25 +22,24 @@ type Options struct {
 	Limit          int64     // bytes; negative means all
 	// Follow continues at the end of the log, also after a rotation.
 	Follow bool
-	// Ended reports whether the container has ended: with Follow, reading ends when it has
-	// and all is read. nil means never.
+	// Ended reports whether the container has ended. With Follow, Read returns when the container
+	// has ended and everything is read. nil means that it never ends.
 	Ended func() bool
 }
 
-// How long a follower waits at the end of a log before it reads again: the first while the
-// container writes, up to the second when it does not. It polls instead of using inotify: a
-// host has few instances (128 by default), and followers that use them all are a known
-// failure of the kubelet's. An idle follower costs some ten system calls per poll: about
-// 0.01 % of a core.
+// A follower waits at the end of a log before it reads again: minPoll while the container writes, up
+// to maxPoll while it does not. It polls instead of using inotify, because a host has few inotify
+// instances (128 by default). Followers that use all of them are a known failure of the kubelet. An
+// idle follower makes some ten system calls per poll, which takes about 0.01 % of a core.
 const (
-	firstLook = 25 * time.Millisecond
-	lastLook  = 250 * time.Millisecond
+	minPoll = 25 * time.Millisecond
+	maxPoll = 250 * time.Millisecond
 )
 
-// Read writes a container's log to w until the log ends, Limit is reached, or, with Follow,
-// ctx is done (which is no error) or the container has ended. It opens the log below its
-// directory, and only if it is a regular file (else ErrNotRegular). Lines that are not in
-// CRI's format are left out.
+// Read writes a container's log to w, until the log ends or a limit is reached. With Follow, it
+// continues until the container has ended. The end of ctx ends it, and is no error. Read follows no
+// link below File.Dir. If the log is not a regular file, the error wraps ErrNotRegular. Read leaves out
+// lines that are not in CRI's format.
 func Read(ctx context.Context, w io.Writer, f File, o Options) error {
 	err := read(ctx, w, f, o)
 	if err != nil {
@@ -84,21 +83,20 @@ type reader struct {
 	info os.FileInfo
 	opts Options
 
-	buf   []byte // read and not processed: the beginning of a line, if anything
+	buf   []byte // read and not processed: the beginning of a line, or nothing
 	lines lines
 }
 
-// longest is the longest part of a line that is buffered. A longer line is written in
-// pieces.
-const longest = 64 << 10
+// bufferSize is the size of the read buffer, in bytes. A longer line is written in pieces.
+const bufferSize = 64 << 10
 
-// copy copies to w until the end.
+// copy copies the log to w until the end, see Read.
 func (r *reader) copy(ctx context.Context, w io.Writer) error {
-	wait := firstLook
+	wait := minPoll
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for ctx.Err() == nil && !r.lines.done() {
-		ended := r.opts.Follow && r.opts.Ended != nil && r.opts.Ended() // before the last read
+		ended := r.opts.Follow && r.opts.Ended != nil && r.opts.Ended() // asked before the read, so that the read gets everything
 		n, err := r.drain(ctx, w)
 		if err != nil || !r.opts.Follow {
 			return err
@@ -107,7 +105,7 @@ func (r *reader) copy(ctx context.Context, w io.Writer) error {
 		case err != nil:
 			return err
 		case moved || n > 0:
-			wait = firstLook
+			wait = minPoll
 			if moved {
 				continue
 			}
@@ -120,15 +118,15 @@ func (r *reader) copy(ctx context.Context, w io.Writer) error {
 			return nil
 		case <-timer.C:
 		}
-		wait = min(wait*2, lastLook)
+		wait = min(wait*2, maxPoll)
 	}
 	return nil
 }
 
-// drain copies the rest of the current file, and returns its size.
+// drain copies the rest of the current file, and returns how many bytes it has read.
 func (r *reader) drain(ctx context.Context, w io.Writer) (n int64, err error) {
 	if r.buf == nil {
-		r.buf = make([]byte, 0, longest)
+		r.buf = make([]byte, 0, bufferSize)
 	}
 	for ctx.Err() == nil && !r.lines.done() {
 		got, err := r.file.Read(r.buf[len(r.buf):cap(r.buf)])
@@ -148,7 +146,7 @@ func (r *reader) drain(ctx context.Context, w io.Writer) (n int64, err error) {
 	return n, nil
 }
 
-// flush writes the whole lines in the buffer; with all, also the beginning of one.
+// flush writes the complete lines in the buffer. With all, it also writes the beginning of a line.
 func (r *reader) flush(w io.Writer, all bool) error {
 	taken := 0
 	for !r.lines.done() {
@@ -174,13 +172,13 @@ func (r *reader) flush(w io.Writer, all bool) error {
 	return err
 }
 
-// next continues with the file that has the name now, if that is another one: the log was
-// rotated. It reads the rest of the old file first. It ignores a new file that is not a
-// regular log.
+// next continues with the file that now has the log's name, if that is another one because the log was
+// rotated. It reads the rest of the old file first. If the file is the same but shorter, it was
+// truncated, and next begins at its start. It ignores a new file that openLog cannot open.
 func (r *reader) next(ctx context.Context, w io.Writer) (moved bool, err error) {
 	file, info, err := openLog(r.dir, r.name)
 	if err != nil {
-		return false, nil // missing for now, or nothing to read
+		return false, nil // it does not exist now, or is no log
 	}
 	if os.SameFile(info, r.info) {
 		defer file.Close()
@@ -188,7 +186,7 @@ func (r *reader) next(ctx context.Context, w io.Writer) (moved bool, err error) 
 		if err != nil || info.Size() >= at {
 			return false, err
 		}
-		r.buf, r.lines.inside = r.buf[:0], false // the old file ends within a line
+		r.buf, r.lines.inside = r.buf[:0], false // drop an incomplete line from before the truncation
 		_, err = r.file.Seek(0, io.SeekStart)
 		return err == nil, err
 	}
@@ -208,7 +206,7 @@ func (r *reader) next(ctx context.Context, w io.Writer) (moved bool, err error) 
 // tailStart returns where the last n entries of a file begin. An incomplete last line is no
 // entry.
 func tailStart(f io.ReaderAt, size, n int64) (int64, error) {
-	block := make([]byte, longest)
+	block := make([]byte, bufferSize)
 	var ends int64
 	for at := size; at > 0; {
 		from := max(at-int64(len(block)), 0)

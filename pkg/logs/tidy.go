@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	stamp        = "20060102-150405" // the time of a rotation; sorts by time
+	stamp        = "20060102-150405" // the format of the time of a rotation; texts of it sort by time
 	packedSuffix = ".gz"
 	tmpSuffix    = ".tmp"
 )
 
-// tidy cleans up the rotated files of one log: it removes leftovers of a killed rotation
-// and files above the limit, and compresses all but the newest (C-1.43.1, C-1.43.2). After
-// a failure it continues with the rest.
+// tidy cleans up the rotated files of one log (C-1.43.1, C-1.43.2). It removes files that a killed
+// agent left incomplete, and the oldest files above the limit, and compresses all but the newest.
+// After a failure it continues with the other files.
 func (r *Rotator) tidy(ctx context.Context, dir *os.Root, name string) error {
 	plain, packed, failed := r.rotated(dir, name)
 	doomed := func(file string) { failed = append(failed, remove(dir, file)) }
 
-	for at := range packed { // complete: it got its name only then
+	for at := range packed { // a compressed file gets its name when it is complete
 		if plain[at] {
 			doomed(name + "." + at)
 			delete(plain, at)
@@ -94,8 +94,8 @@ func remove(dir *os.Root, file string) error {
 	return nil
 }
 
-// pack compresses one file. The compressed file gets its name when it is complete and
-// synced, and only then the other one is removed.
+// pack compresses one file. It gives the compressed file its name when that is complete and synced,
+// and removes the other file only after that.
 func pack(ctx context.Context, dir *os.Root, file string) error {
 	from, err := dir.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if gone(err) {
@@ -116,7 +116,7 @@ func pack(ctx context.Context, dir *os.Root, file string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(squeeze(ctx, to, from), to.Close()); err != nil {
+	if err := errors.Join(compress(ctx, to, from), to.Close()); err != nil {
 		return errors.Join(fmt.Errorf("compress %s: %w", file, err), remove(dir, file+tmpSuffix))
 	}
 	if err := dir.Rename(file+tmpSuffix, file+packedSuffix); gone(err) {
@@ -127,9 +127,9 @@ func pack(ctx context.Context, dir *os.Root, file string) error {
 	return remove(dir, file)
 }
 
-// squeeze writes from to to, compressed, and syncs it.
-func squeeze(ctx context.Context, to *os.File, from io.Reader) error {
-	z, err := gzip.NewWriterLevel(to, gzip.BestSpeed) // most of the gain, at a third of the time
+// compress copies from to to, compressed, and syncs to.
+func compress(ctx context.Context, to *os.File, from io.Reader) error {
+	z, err := gzip.NewWriterLevel(to, gzip.BestSpeed) // better levels save little space and take three times as long
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func squeeze(ctx context.Context, to *os.File, from io.Reader) error {
 	return to.Sync()
 }
 
-// bounded is a reader that ends with a context.
+// bounded is a reader that returns the error of its context when that ends.
 type bounded struct {
 	ctx context.Context
 	io.Reader
