@@ -13,15 +13,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Threshold is an eviction threshold: a quantity, or a percentage of the capacity. It is met while less
-// than this is available of its signal.
+// Threshold is an eviction threshold of a signal: a quantity, or a percentage of the capacity. It is
+// met while less than that is available.
 type Threshold struct {
 	pod.Threshold
-	// Grace is how long it must be met without a break until it is due; zero makes it a hard
-	// threshold (C-1.35.3).
+	// Grace is how long the threshold must be met without interruption until it is due. Zero makes
+	// it a hard threshold (C-1.35.3).
 	Grace time.Duration
-	// Reclaim is the minimum reclaim: how much more than the threshold is made available once the
-	// threshold is due. The zero value is none.
+	// Reclaim is the minimum reclaim: once the threshold is due, rounds continue until the
+	// threshold and this amount are available. The zero value is none.
 	Reclaim pod.Threshold
 }
 
@@ -47,23 +47,23 @@ type EvictPolicy struct {
 	Thresholds []Threshold
 	// Transition is how long a condition stays after its signal has cleared (C-1.35.4).
 	Transition time.Duration
-	// MaxGrace bounds the grace period of pods that a soft threshold evicts, in seconds.
+	// MaxGrace limits the grace period of pods that a soft threshold evicts, in seconds.
 	MaxGrace int64
 	// Cluster says that an API server assigns pods to this node. Static pods are then never
 	// evicted (C-1.35.8). Without an API server every pod is static, and may be evicted.
 	Cluster bool
 }
 
-// EvictState is what Evict carries from one round to the next. The zero value is that of the
-// first round.
+// EvictState has the facts that Evict needs from the last round. The zero value is for the first
+// round.
 type EvictState struct {
-	// Since has, by key, the thresholds that are met, and since when. Reclaiming has those of
-	// them that are due; they stay until their minimum reclaim is reached.
+	// Since has the time since which each threshold is met, by its key. Reclaiming has the
+	// thresholds that are due. They stay in both until their minimum reclaim is reached.
 	Since      map[string]time.Time
 	Reclaiming map[string]bool
 	// Conditions is when a threshold of each condition was last met.
 	Conditions map[v1.NodeConditionType]time.Time
-	// Evicted is the UID of the pod that was evicted last, and EvictedAt when.
+	// Evicted is the UID of the pod that was evicted last, "" for none. EvictedAt is when that was.
 	Evicted   string
 	EvictedAt time.Time
 }
@@ -80,9 +80,9 @@ type EvictPlan struct {
 	// Starved has the resources whose thresholds are due, most urgent first, by their names in
 	// the kubelet's event EvictionThresholdMet.
 	Starved []string
-	// WaitFor describes the reason to wait: the grace period of a soft threshold, or an evicted
-	// pod that is still stopping. Wait is the longest time to wait. If no step could help, WaitFor
-	// says why, and Wait is zero.
+	// WaitFor is the reason to wait: the grace period of a soft threshold, or an evicted pod that
+	// is still stopping. Wait is the time until the first of these reasons ends. If no step could
+	// help, WaitFor says why, and Wait is zero.
 	Wait    time.Duration
 	WaitFor string
 }
@@ -106,16 +106,16 @@ func (p EvictPlan) String() string {
 }
 
 // Evict plans one round. For a threshold of a disk it first removes unused data from that disk:
-// exited containers, sandboxes without containers, then images, least recently used first and
-// whatever their age (C-1.33.12). It evicts a pod only when no unused data is left that would
-// help, and at most one in a round. It evicts the next one only when the first is gone or
-// EvictWait is over (C-1.35.5).
+// exited containers, then sandboxes without containers, then images. Of the images, it takes the least
+// recently used ones first, and young ones too (C-1.33.12). It evicts a pod only when no unused data
+// is left that would help, and at most one in a round. It evicts the next one only when the first is
+// gone or EvictWait is over (C-1.35.5).
 //
 // Memory comes before disks. Data that the plan removes from a disk counts for all thresholds of that
 // disk. After an eviction, the round plans nothing for less urgent thresholds: the evicted pod may
 // free enough for them.
 //
-// before is the after of the last round.
+// before is the after that the last round returned.
 func Evict(n Node, p EvictPolicy, before EvictState) (plan EvictPlan, after EvictState) {
 	thresholds := p.inOrder(n)
 	after = EvictState{Since: map[string]time.Time{}, Reclaiming: map[string]bool{}, Conditions: maps.Clone(before.Conditions), Evicted: before.Evicted, EvictedAt: before.EvictedAt}
@@ -210,7 +210,7 @@ func (n Node) disk(signal string) *Filesystem {
 	return &n.Filesystems[i]
 }
 
-// Level returns the measured level of a signal.
+// Level returns the level of a signal; the result is false if it was not measured.
 func (n Node) Level(signal string) (Level, bool) {
 	if fs := n.disk(signal); fs != nil {
 		if inodesOf(signal) {
@@ -222,8 +222,8 @@ func (n Node) Level(signal string) (Level, bool) {
 	return l, ok
 }
 
-// WithLevel returns the node with another level of a signal. If several signals measure the
-// same disk, it changes the level of all of them.
+// WithLevel returns the node with another level of a signal. If other signals measure the same disk,
+// their levels change too.
 func (n Node) WithLevel(signal string, l Level) Node {
 	n.Filesystems, n.Levels = slices.Clone(n.Filesystems), maps.Clone(n.Levels)
 	switch fs := n.disk(signal); {
@@ -243,7 +243,7 @@ func (p *EvictPlan) wait(d time.Duration, why string) {
 	}
 }
 
-// round is one call of Evict.
+// round is the state of one call of Evict.
 type round struct {
 	node    Node
 	policy  EvictPolicy

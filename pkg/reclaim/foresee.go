@@ -16,9 +16,9 @@ type ForecastRound struct {
 // maxRounds is the most rounds that Foresee predicts.
 const maxRounds = 1000
 
-// Foresee predicts the rounds of Evict, assuming that each step frees the amount in its plan, and
-// that nothing else changes. It leaves out rounds without steps, except a last one that can do
-// nothing about a threshold: its WaitFor says why.
+// Foresee predicts the rounds of Evict. It assumes that each step frees its planned amount, and that
+// nothing else changes. It leaves out rounds without steps, with one exception: if no step can help
+// against a threshold, the last round has no steps, and its WaitFor says why.
 func Foresee(n Node, p EvictPolicy, state EvictState) []ForecastRound {
 	var all []ForecastRound
 	began := n.Now
@@ -43,7 +43,7 @@ func Foresee(n Node, p EvictPolicy, state EvictState) []ForecastRound {
 	return all
 }
 
-// after returns the node as it is after a step.
+// after returns the node without the object that a step removes.
 func (n Node) after(s Step) Node {
 	var on func(Filesystem) Usage
 	switch s.Action {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// ImageHistory has, by image ID, the times at which images were in use. The runtime does not know
-// them, so the agent keeps them across its restarts.
+// ImageHistory has the times at which images were in use, by image ID. The runtime does not have
+// them, so the agent stores them.
 type ImageHistory map[string]ImageTimes
 
 // ImageTimes says when an image was first seen and when it was last in use.
@@ -19,9 +19,9 @@ type ImageTimes struct {
 }
 
 // Remember returns the images with FirstSeen and LastUsed, and the updated history. The history
-// changes only when an image appears or vanishes, or becomes used or unused: an idle node writes
-// nothing. If an image was in use in before, and is unused now, its last use ends now. Times in the
-// future become now, because the clock was set back.
+// changes only when an image appears or disappears, or becomes used or unused. So an idle node writes
+// nothing. If an image was in use in before and is unused now, its last use ends now. A time after now
+// becomes now, because the clock was set back.
 func Remember(before ImageHistory, images []Image, now time.Time) ([]Image, ImageHistory) {
 	after := make(ImageHistory, len(images))
 	seen := make([]Image, 0, len(images))

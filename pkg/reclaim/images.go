@@ -11,22 +11,22 @@ import (
 
 // ImagePolicy says when images are removed.
 type ImagePolicy struct {
-	// High is the used percentage of the image file system from which on images are removed,
-	// until Low is reached. High of 100 turns this off.
+	// If High percent or more of the image file system are used, images are removed until Low
+	// percent are used. 100 turns this off.
 	High, Low int
 	// MinAge is how long an image stays at least after it was first seen.
 	MinAge time.Duration
 	// MaxAge is how long an image may be unused. An image that was unused for longer is removed
-	// however full the disk is. Zero turns this off.
+	// even if the disk has room. Zero turns this off.
 	MaxAge time.Duration
 }
 
 // ImagePlan is the result of Images or Prune.
 type ImagePlan struct {
 	Steps []Step // in the order of removal
-	// Kept has every other image: first those that must stay, then those that a later
-	// collection may remove. Both groups begin with the least recently used one.
-	Kept []KeptImage
+	// Kept has every other image: first those that must stay, then those that a later collection
+	// may remove. Each group is sorted, the least recently used image first.
+	KeptImage []KeptImage
 	// Need is how many bytes must become free to reach the low threshold; zero while the file
 	// system is below the high one. Frees is how many the steps free.
 	Need, Frees int64
@@ -61,7 +61,7 @@ func (p ImagePlan) String() string {
 // one that this node could not pull again, because it came from an archive or its registry does
 // not answer.
 //
-// Bytes of a step are those that it frees: a layer becomes free with the last image that has it.
+// Step.Bytes is how much the step frees: a layer is freed together with the last image that has it.
 func Images(n Node, p ImagePolicy) ImagePlan {
 	var plan ImagePlan
 	for _, fs := range n.Filesystems {
@@ -110,8 +110,8 @@ func Images(n Node, p ImagePolicy) ImagePlan {
 	return plan
 }
 
-// Prune plans the removal of every image without users and pin, whatever its age, and also if
-// this node could not pull it again.
+// Prune plans the removal of every image that has no users and is not pinned. It also removes young
+// images, and images that this node could not pull again.
 func Prune(n Node) ImagePlan {
 	var plan ImagePlan
 	images := newImageSet(n.Images)
@@ -134,7 +134,7 @@ func (p ImagePlan) Reason(s Step) string {
 	return "space"
 }
 
-// Insufficient returns the kubelet's message for a collection that has freed too little.
+// Insufficient returns the kubelet's message for a collection that has freed only freed bytes.
 func (p ImagePlan) Insufficient(freed int64) string {
 	return fmt.Sprintf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). "+
 		"Failed to free sufficient space by deleting unused images (freed %d bytes). "+
@@ -194,7 +194,7 @@ func byLastUse(a, b Image) int {
 	return cmp.Or(a.LastUsed.Compare(b.LastUsed), a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.ID, b.ID))
 }
 
-// imageSet counts how many images have each layer, and so how much the removal of an image frees.
+// imageSet counts how many images have each layer: that decides how much the removal of an image frees.
 type imageSet struct {
 	images []Image        // all at first, least recently used first
 	refs   map[string]int // by layer ID: how many images that are not removed have it

@@ -20,8 +20,8 @@ func (p EvictPolicy) evictable(it Pod) bool {
 	return it.Priority < critical && (!p.Cluster || !it.Static)
 }
 
-// evict adds the eviction of the pod that ranks first for a threshold. While the pod that was
-// evicted last is still stopping, it evicts no other one, for EvictWait at most.
+// evict adds the eviction of the pod that ranks first for a threshold. While the last evicted pod is
+// still stopping, but for at most EvictWait, it evicts no other pod.
 func (r *round) evict(t Threshold, level Level, why string) {
 	if i := slices.IndexFunc(r.node.Pods, func(p Pod) bool { return p.UID == r.after.Evicted }); i >= 0 {
 		if left := EvictWait - r.node.Now.Sub(r.after.EvictedAt); left > 0 {
@@ -81,7 +81,7 @@ func (n Node) consumption(signal string, p Pod) consumption {
 	return u
 }
 
-// String returns why a pod ranks where it does.
+// String returns the usage, request and priority as text for the reason of a step.
 func (u consumption) String() string {
 	if !u.measured {
 		return fmt.Sprintf("the usage of the pod is unknown, its priority is %d", u.priority)
@@ -93,10 +93,10 @@ func (u consumption) String() string {
 	return fmt.Sprintf("%s, its priority is %d", text, u.priority)
 }
 
-// rank returns pods in the order in which they are evicted, the kubelet's (C-1.35.6). Pods
-// whose usage is unknown come first, then those that use more than they request, then those of
-// lower priority, then those that exceed their request the most. For process IDs it compares
-// the priority first, then whether the usage is unknown, then the number of processes.
+// rank returns pods in the kubelet's order of evictions (C-1.35.6). Pods whose usage is unknown come
+// first, then those that use more than they request. Among equals the lower priority comes first, then
+// the pod that exceeds its request the most. For process IDs it compares the priority first, then
+// whether the usage is unknown, then the number of processes.
 func (n Node) rank(signal string, pods []Pod) []Pod {
 	return slices.SortedFunc(slices.Values(pods), func(a, b Pod) int {
 		x, y := n.consumption(signal, a), n.consumption(signal, b)
@@ -127,7 +127,7 @@ func first(a, b bool) int {
 	return 1
 }
 
-// explain returns the message of an evicted pod's status in the kubelet's words, and the cause.
+// explain returns the kubelet's message for the status of an evicted pod, and the cause for its event.
 func explain(t Threshold, level Level, p Pod) (text string, cause pod.EvictionCause) {
 	name := resourceOf(t.Signal)
 	format := resource.BinarySI

@@ -1,10 +1,10 @@
-// Package reclaim decides the removals of a node that runs short of disk, memory or process IDs:
-// unused images, exited containers, and as the last means a pod. Images plans the garbage
-// collection of images, and Prune the removal of all unused ones. Evict plans one round for the
-// eviction thresholds, and Foresee predicts its rounds for a dry run.
+// Package reclaim plans the removals of a node that is short of disk, memory or process IDs. It removes
+// unused images, exited containers and, as a last resort, a pod. Images plans the garbage collection
+// of images, and Prune the removal of all unused ones. Evict plans one round for the eviction
+// thresholds, and Foresee predicts its rounds for a dry run.
 //
-// The agent observes the node, asks for one round, carries it out and observes again. Every step
-// has its reason.
+// The agent observes the node, plans one round, carries it out and observes again. Each step has its
+// reason.
 //
 // The package has no I/O, no clock and no goroutine. The caller passes in the result of the last
 // round.
@@ -35,7 +35,7 @@ type Node struct {
 	Pods []Pod
 }
 
-// Level is how much of a resource is available, and how much there is in all.
+// Level is how much of a resource is available, and its total: bytes, inodes or process IDs.
 type Level struct{ Available, Capacity int64 }
 
 // Usage is the space that an object takes on a disk.
@@ -43,8 +43,8 @@ type Usage struct{ Bytes, Inodes int64 }
 
 func (u Usage) plus(o Usage) Usage { return Usage{u.Bytes + o.Bytes, u.Inodes + o.Inodes} }
 
-// Filesystem is one file system and which data of the node is on it. The kubelet's nodefs is the
-// one with Data, imagefs the one with Images, containerfs the one with Writable.
+// Filesystem is one file system, with the kinds of data that are on it. The kubelet's nodefs is the
+// file system with Data, imagefs the one with Images, and containerfs the one with Writable.
 type Filesystem struct {
 	Name     string // a directory on it, which identifies it
 	Bytes    Level
@@ -58,20 +58,20 @@ type Filesystem struct {
 type Image struct {
 	ID    string
 	Names []string // tags and digests; any may be missing
-	// Bytes is its size. Layers are its layers, which other images may have too. If they are not
-	// known, Layers is nil, and the removal of the image counts as freeing Bytes.
+	// Bytes is its size. Layers are its layers; other images may share them. If they are unknown,
+	// Layers is nil, and the removal of the image counts as freeing Bytes.
 	Bytes  int64
 	Layers []Layer
-	// FirstSeen is when this node first saw it, LastUsed when it last was in use, zero for
-	// never (see Remember).
+	// FirstSeen is when this node first had it. LastUsed is when it was last in use, zero for
+	// never. See Remember.
 	FirstSeen, LastUsed time.Time
-	// Users are the containers, desired pods and others that need it, as messages name them
-	// ("pod default/web"). An image with users is never removed.
+	// Users names the containers, desired pods and other objects that need it, as text for
+	// messages ("pod default/web"). An image with users is never removed.
 	Users  []string
 	Pinned bool // the runtime must keep it
-	// Archive says that it was imported from a file: possibly no registry has it.
+	// Archive says that it was imported from a file: maybe no registry has it.
 	Archive bool
-	// UnresponsiveRegistry is the registry that it came from, if that does not answer now.
+	// Silent is the registry that it came from, if that registry does not answer now; else "".
 	UnresponsiveRegistry string
 }
 
@@ -99,8 +99,8 @@ type Container struct {
 	ID, Name string
 	Pod      pod.Key
 	Exited   time.Time
-	// Needed says that it must stay. The newest container of each name is needed: from it the
-	// pod's worker reads exit code and restart count. The caller may mark others, too.
+	// Needed says that it must stay. The newest container of each name is needed: the pod's worker
+	// reads the exit code and the restart count from it. The caller may mark others, too.
 	Needed   bool
 	Writable Usage // its writable layer
 	Logs     Usage
@@ -127,19 +127,19 @@ type Pod struct {
 	Stopping bool
 	// Grace is its own terminationGracePeriodSeconds.
 	Grace int64
-	// Measured says that its usage was read. Pods whose usage was not read are evicted before
-	// the others, except for process IDs, as with the kubelet.
+	// Measured says that its usage was read. As with the kubelet, pods whose usage was not read are
+	// evicted before the others, except for a shortage of process IDs.
 	Measured bool
 	// DiskUnknown says that its volumes and logs were not measured, or only in part. For a disk
-	// it ranks as if Measured were false: a pod must not rank last because its files are too many
-	// or too deep to count.
+	// the pod then ranks as if Measured were false. Otherwise a pod with too many or too deep files
+	// to count would be evicted last.
 	DiskUnknown bool
 	Memory      int64 // working set
 	PIDs        int64
-	Volumes     Usage // those of its volumes that are on the node's disk
+	Volumes     Usage // of its volumes on the node's disk
 	Containers  []Running
-	// MemoryRequest and DiskRequest are its requests as the scheduler counts them.
-	// Requests are its pod-level resources, nil for none.
+	// MemoryRequest and DiskRequest are its requests, as the scheduler counts them. Requests are
+	// the requests of its pod-level resources; nil for none.
 	MemoryRequest, DiskRequest int64
 	Requests                   v1.ResourceList
 }

@@ -23,8 +23,9 @@ type AssumeError struct{ Signal, Why string }
 func (e *AssumeError) Error() string { return e.Signal + ": " + e.Why }
 
 // Foresee observes the node and predicts the next rounds. It changes nothing. Each assumption
-// replaces the available amount of a signal. If something could not be read, Foresee returns the
-// error together with a forecast that lacks it.
+// replaces the available amount of a signal. If a part of the node could not be read, Foresee returns
+// the error together with a forecast that lacks that part. The error is an *AssumeError if this node
+// cannot have an assumed level.
 func (u *Upkeep) Foresee(ctx context.Context, assume []pod.Threshold) (Forecast, error) {
 	n, failed := u.cfg.Observer.Observe(ctx, true)
 	levels, err := u.cfg.Observer.Levels(ctx)
@@ -56,7 +57,7 @@ func assumed(n reclaim.Node, a pod.Threshold) (reclaim.Node, error) {
 }
 
 // ParseAssumptions parses texts such as "memory.available=50Mi" and "nodefs.available=5%". A text may
-// have several assumptions, separated by commas.
+// have several assumptions, separated by commas. It is an error to assume a signal twice.
 func ParseAssumptions(texts []string) ([]pod.Threshold, error) {
 	var all []pod.Threshold
 	for _, list := range texts {

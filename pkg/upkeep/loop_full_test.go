@@ -29,7 +29,7 @@ const loopSeeds = 500
 
 // TestRun_LoopFilesystems_ExecutionIsThePlan: on file systems that really fill, of bytes or of
 // inodes, the agent takes the steps of the dry run, in this order. It evicts no pod while an unused
-// image or an exited container lies on the disk that is short; in the end no threshold is met,
+// image or an exited container lies on the disk that is short. In the end no threshold is met,
 // unless nothing is left that may be removed or evicted. In some scenarios one disk has everything.
 // In the others images have another disk, and writable layers are with them, with volumes and logs,
 // or on a third disk.

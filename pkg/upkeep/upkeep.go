@@ -9,8 +9,8 @@
 // Only the goroutine of Run plans and acts. A dry run reads the state of the last round from
 // another goroutine, under a mutex.
 //
-// Only package reclaim chooses steps. This package may leave steps out: while it knows too
-// little, or after a step has failed.
+// Only package reclaim chooses steps. This package may leave steps out: while it cannot observe enough,
+// or after a step has failed.
 package upkeep
 
 import (
@@ -34,37 +34,37 @@ type Observer interface {
 	// the runtime only until it knows where the images are. An error names the failed measurements;
 	// the other levels are returned.
 	Levels(ctx context.Context) (reclaim.Node, error)
-	// Observe returns the node without levels. With disks false it also leaves out images, exited
-	// containers, sandboxes and the disk usage of pods. An error names the unreadable parts, which
-	// the result lacks; see ErrNoVictim and Config.PodsUnknown. The pods include evicted ones, as
-	// Stopping, until their volumes are removed.
+	// Observe returns the node without levels. If disks is false, it also leaves out images, exited
+	// containers, sandboxes and the disk usage of pods. An error names the parts that could not be
+	// read, which the result lacks; see ErrNoVictim and Config.PodsUnknown. The pods include evicted
+	// ones, as Stopping, until their volumes are removed.
 	Observe(ctx context.Context, disks bool) (reclaim.Node, error)
 }
 
 // ErrNoVictim is the error of Observe if no pod can be chosen for an eviction: not all running
-// pods were observed, or the usage of none was read. No pod is evicted then.
+// pods were observed, or no pod's usage could be read. The round then evicts no pod.
 var ErrNoVictim = errors.New("no pod can be chosen for an eviction")
 
-// Actor carries out steps. Before it removes something, it checks again that nothing uses it.
+// Actor carries out steps. Before it removes an object, it checks again that nothing uses the object.
 type Actor interface {
-	// RemoveImages removes images in this order, and returns the steps that it has carried
-	// out. It continues after a failure.
+	// RemoveImages removes images in this order. It returns the steps that it has carried out, and
+	// continues after a failure.
 	RemoveImages(ctx context.Context, steps []reclaim.Step) ([]reclaim.Step, error)
 	// RemoveContainer removes an exited container. removed is false if its pod needs it.
 	RemoveContainer(ctx context.Context, of pod.Key, id string) (removed bool, err error)
 	// RemoveSandbox removes a sandbox that is not ready and has no container. removed is false
 	// if its pod needs it.
 	RemoveSandbox(ctx context.Context, of pod.Key, id string) (removed bool, err error)
-	// Evict stops a pod.
+	// Evict begins the eviction of a pod. After an error the pod is not evicted.
 	Evict(ctx context.Context, key pod.Key, e Eviction) error
 }
 
 // Eviction says how a pod is evicted.
 type Eviction struct {
-	UID     string
+	UID     string // of the pod
 	Grace   int64  // in seconds
-	Message string // for the pod's status
-	// Cause is that of the pod's event; the zero value is not known.
+	Message string // the message of the pod's status
+	// Cause has the facts for the annotations of the pod's event; zero if they are unknown.
 	Cause pod.EvictionCause
 	// Condition is the node's pressure condition for which the pod is evicted.
 	Condition v1.NodeConditionType
@@ -75,16 +75,16 @@ type Config struct {
 	Policy   reclaim.EvictPolicy
 	Observer Observer
 	Actor    Actor
-	// SetConditions is called with the node's pressure conditions, sorted by name, in the first
-	// round and whenever they change, before the round acts; may be nil.
+	// SetConditions is called with the node's pressure conditions, sorted by name: in the first
+	// round, and when they change. The round acts only after that. nil: not called.
 	SetConditions func(ctx context.Context, now []v1.NodeConditionType)
-	// Event reports an event of the node; may be nil.
+	// Event receives events of the node; nil: they are dropped.
 	Event func(reason, kind, message string)
-	// Wake begins a round at once; may be nil.
+	// Wake begins a round early when it can be received from; may be nil.
 	Wake <-chan struct{}
-	// PodsUnknown is the error of Observe while the desired pods are not all known, because a
-	// source has neither answered nor a last good set. As long as Observe returns it, no pod is
-	// evicted for a disk. Other errors except ErrNoVictim have this effect for unreadFor.
+	// PodsUnknown is the error of Observe while not all desired pods are known, because a source
+	// has not answered and has no last good set. As long as Observe returns it, no pod is evicted
+	// for a disk. Other errors except ErrNoVictim have this effect for two minutes (unreadFor).
 	PodsUnknown error
 	Log         *slog.Logger // nil discards
 }
@@ -103,7 +103,7 @@ type Upkeep struct {
 
 	mu         sync.Mutex
 	state      reclaim.EvictState // its maps are never changed
-	starved    []string
+	starved    []string           // EvictPlan.Starved of the last round
 	conditions []v1.NodeConditionType
 }
 
@@ -111,20 +111,20 @@ const (
 	roundEvery = 10 * time.Second // C-1.35.1
 	// busyRoundEvery is the time between rounds while rounds have steps or wait for an evicted pod.
 	busyRoundEvery = time.Second
-	// minRoundTime is the least time between the beginnings of two rounds, however often the
-	// kernel notifies.
+	// minRoundTime is the least time between the beginnings of two rounds, also if the kernel
+	// notifies more often.
 	minRoundTime = 250 * time.Millisecond
-	// actFor is how long a round may begin steps. The next round plans the remaining ones from
+	// actFor is how long a round begins steps. After that time the next round plans again, from
 	// newer levels.
 	actFor = 10 * time.Second
-	// retryAfter is how long rounds skip an image, container, sandbox or pod after a step for it
-	// has failed. Other steps are planned instead, such as the eviction of a pod.
+	// retryAfter is how long rounds skip an image, container, sandbox or pod after its step has
+	// failed. They plan other steps instead, such as the eviction of a pod.
 	retryAfter = time.Minute
 	// stopsFor is how long an evicted pod counts as stopping while its containers do not exit.
 	// Then it may be evicted again.
 	stopsFor = 5 * time.Minute
-	// unreadFor is how long no pod is evicted for a disk while observations of disks fail: data
-	// that could not be read may be unused. After this time pods are evicted again, because the
+	// unreadFor is how long no pod is evicted for a disk while observations of disks fail: the data
+	// that could not be read may be unused. After this time pods are evicted all the same: the
 	// disk must not fill up only because one container cannot be read.
 	unreadFor = 2 * time.Minute
 	// observeFor bounds an observation.
@@ -204,8 +204,8 @@ func (u *Upkeep) round(ctx context.Context, first bool) time.Duration {
 }
 
 // plan observes the node and plans a round for the starved resources. If memory and a disk are
-// short, it first plans without an observation of disks, which may be slow. An eviction for
-// memory is then the whole plan.
+// short, it first plans without an observation of disks, which may be slow. If that plan evicts a pod
+// for memory, it is the result.
 func (u *Upkeep) plan(ctx context.Context, starved []string, before reclaim.EvictState) (plan reclaim.EvictPlan, after reclaim.EvictState) {
 	disks := slices.ContainsFunc(starved, onDisk)
 	if disks && slices.Contains(starved, string(v1.ResourceMemory)) {
@@ -244,8 +244,8 @@ type trend struct {
 	available int64
 }
 
-// next returns the time until the next round: half of the time after which memory meets a threshold
-// if its usage grows as fast as since the last round, but at most roundEvery.
+// next returns the time until the next round, at most roundEvery. It assumes that the usage of memory
+// grows as fast as since the last round. It takes half of the time until memory meets a threshold.
 func (t *trend) next(n reclaim.Node, policy reclaim.EvictPolicy) time.Duration {
 	before := *t
 	level, measured := n.Level(pod.SignalMemory)
@@ -305,8 +305,8 @@ func withoutEvictions(plan *reclaim.EvictPlan, after *reclaim.EvictState, before
 	})
 }
 
-// markSkipped marks the objects that rounds skip, so that no step is planned for them: pods as
-// stopping, all others as needed.
+// markSkipped marks the objects that rounds skip, so that no step is planned for them. Pods are marked
+// as stopping, images as used, and containers and sandboxes as needed.
 func (u *Upkeep) markSkipped(n reclaim.Node) reclaim.Node {
 	for id, until := range u.skipUntil {
 		if !n.Now.Before(until) {
