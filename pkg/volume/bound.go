@@ -19,11 +19,10 @@ import (
 // dirBound is the directory of volumes that an API server's claims are bound to.
 const dirBound = "kubernetes.io~local-volume"
 
-// bound is a claim of an API server. It is bound to a directory of this node, with a
-// PersistentVolume of type hostPath or local, to a directory of an NFS server, or to a volume of a CSI
-// driver. A directory is mounted
-// under the instance, so that a running container always sees the same one. Its contents are never
-// removed.
+// bound is a volume for a claim of an API server. The claim's PersistentVolume is a directory of
+// this node (type hostPath or local), a directory of an NFS server, or a volume of a CSI driver.
+// A directory is mounted under the instance, so that a running container always sees the same
+// one. Its contents are never removed.
 type bound struct {
 	claim    string
 	readOnly bool
@@ -37,7 +36,7 @@ func (b bound) traits() traits {
 func (bound) path(own string) string { return own }
 
 // setUp gets the claim's target from the API server and mounts it. An existing mount stays,
-// whatever the server answers.
+// even if the server now answers otherwise.
 func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 	if s.cfg.Claim == nil {
 		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
@@ -77,7 +76,8 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 	return b.show(ctx, p, s, from.Directory)
 }
 
-// mountNFS mounts the volume of an NFS server, and notes that it shows no path of this node.
+// mountNFS mounts a directory of an NFS server, and notes that the volume shows no path of this
+// node.
 func (b bound) mountNFS(p placed, s *setting, from *v1.PersistentVolume) error {
 	readOnly := b.readOnly || from.Spec.NFS.ReadOnly
 	if err := s.mountNFS(from.Spec.NFS, p, readOnly, from.Spec.MountOptions); err != nil {
@@ -164,9 +164,9 @@ func (b bound) setGroup(ctx context.Context, p placed, s *setting) error {
 }
 
 // allowedNow returns an error if a container must not get a volume's path. It is called for every
-// container, because after SetUp the policy can change, and a container that can write above a
-// host path can exchange it for a link. If the mark of an older agent has no target for a claim,
-// it asks the API server.
+// container, because two things can happen after SetUp. The policy can change, and a container
+// that can write above a host path can replace the path by a link. If the mark of an older agent
+// has no target for a claim, it asks the API server.
 func (v *Volumes) allowedNow(ctx context.Context, want *pod.Spec, dir string, p placed) error {
 	if v.cfg.Allow == nil {
 		return nil

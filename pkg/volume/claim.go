@@ -34,9 +34,9 @@ type Claim struct {
 	Dir string `json:"-"`
 }
 
-// claim is a volume that shows a claim's directory. As with the usual provisioner of local
-// paths, every user may write to it (0777) and its size is not enforced; the directories
-// above it keep the host's users out.
+// claim is a volume that shows a claim's directory. Every user may write to it (0777), and its
+// size is not enforced, as with the usual provisioner of local paths. The host's users cannot
+// reach it, because they cannot enter the directories above it.
 type claim struct {
 	dir, namespace, name string
 	readOnly             bool
@@ -126,8 +126,8 @@ func replaceFile(path string, text []byte) error {
 	return atomicfile.Write(path, text, atomicfile.Options{Temp: ".new"})
 }
 
-// Claims returns the claims below the agent's directory, ordered by namespace and name. One
-// without a readable file has no time of creation.
+// Claims returns the claims below the agent's directory, ordered by namespace and name. A claim
+// without a readable claim.json has no time of creation.
 func Claims(root string) ([]Claim, error) {
 	base := filepath.Join(root, claimsDir)
 	namespaces, err := os.ReadDir(base)

@@ -45,7 +45,8 @@ type driverMount struct {
 	Block bool `json:"block,omitempty"`
 }
 
-// inline is a volume of a CSI driver that lives and dies with the pod.
+// inline is a volume of a CSI driver that the pod's spec defines: it is made with the pod and
+// removed with it.
 type inline struct{ *v1.CSIVolumeSource }
 
 func (i inline) traits() traits {

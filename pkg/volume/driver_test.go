@@ -117,7 +117,7 @@ func withDrivers(t *testing.T) (place, *drivers) {
 	return p, d
 }
 
-// The volume of a cloud in a pod is published as a volume of its CSI driver; a volume that cannot be
+// The volume of a cloud in a pod is published as a volume of its CSI driver. A volume that cannot be
 // translated, or that is used as a device, is refused.
 //
 // Shows: C-1.37

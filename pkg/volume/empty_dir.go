@@ -52,9 +52,9 @@ func (e emptyDir) mount(path string, s *setting) (made bool, err error) {
 	return false, fmt.Errorf("unknown storage medium %q", e.Medium)
 }
 
-// makeVolume makes the directory of a volume for every user of every container (0777, as in
-// the kubelet); the directories above it keep the host's users out. With again an existing
-// directory is not changed.
+// makeVolume makes the directory of a volume, in which every user of every container may write
+// (0777, as in the kubelet). The host's users cannot reach it, because they cannot enter the
+// directories above it. With again an existing directory is not changed.
 func makeVolume(path string, again bool) (made bool, err error) {
 	err = os.Mkdir(path, 0o777)
 	if errors.Is(err, os.ErrExist) {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// hostPath shows a path of the host. Its files belong to the host: they are checked, made
-// if the type says so, and never removed.
+// hostPath is a volume that shows a path of the host. Its files belong to the host: the agent
+// checks them, makes them if the type says so, and never removes them.
 type hostPath struct{ *v1.HostPathVolumeSource }
 
 func (hostPath) traits() traits { return traits{} }
@@ -127,8 +127,9 @@ func checkHostPath(path string, want v1.HostPathType) error {
 	return nil
 }
 
-// makeDirectory makes path and its missing parents, 0755 whatever the agent's umask:
-// containers that are not root read it. A directory that appears meanwhile is not changed.
+// makeDirectory makes path, and its missing parents. Path gets the mode 0755 whatever the agent's
+// umask is, because containers that are not root read it; the umask applies to the parents. A
+// directory that appears meanwhile is not changed.
 func makeDirectory(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -18,8 +18,8 @@ const (
 	dirSecret    = "kubernetes.io~secret"
 	dirDownward  = "kubernetes.io~downward-api"
 	dirProjected = "kubernetes.io~projected"
-	// dirDriver is of volumes of CSI drivers. It is below the kubelet's directory, which may be the
-	// agent's.
+	// dirDriver is the directory of CSI drivers' volumes. It is below the kubelet's directory,
+	// which may be the agent's.
 	dirDriver = "kubernetes.io~csi"
 )
 
@@ -28,8 +28,8 @@ const (
 // unmounts only what isOwn knows: a kind that mounts something has to be added there.
 type kind interface {
 	traits() traits
-	// path returns the volume's path on the host, "" for a volume that the runtime mounts. own
-	// is the path of a volume that is under the instance.
+	// path returns the volume's path on the host. It returns "" for a volume that the runtime or
+	// a CSI driver mounts. own is the path that the volume has if it is under the instance.
 	path(own string) string
 	// setUp makes the volume, or updates it. It does not change files that a container has
 	// written.
@@ -42,7 +42,7 @@ type traits struct {
 	// files under their instance.
 	dir      string
 	mounted  bool // the volume is a file system of its own, which the agent mounts
-	readOnly bool // no container can write to it, whatever its spec
+	readOnly bool // no container can write to it, even if its volumeMount is not read-only
 	relabel  bool // its files get the containers' SELinux label
 }
 

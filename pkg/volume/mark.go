@@ -58,9 +58,9 @@ func (v *Volumes) marked(dir string) (m mark, ok bool) {
 	return m, ok
 }
 
-// mark records that the instance in dir is set up. On a full or read-only disk, the mark of an
-// instance without files of its own is kept in memory, and the next agent sets it up again (F12,
-// F13).
+// mark records that the instance in dir is set up. On a full or read-only disk (F12, F13) the mark
+// of an instance without files of its own is kept in memory. The next agent then sets the
+// instance up again.
 func (v *Volumes) mark(dir string, kept bool, m mark) error {
 	if have, ok := v.marked(dir); ok && reflect.DeepEqual(have, m) {
 		return nil
@@ -107,7 +107,7 @@ func (v *Volumes) boot() string {
 	return v.bootID
 }
 
-// fingerprint is a checksum of the volumes of want and their data, and of nothing else.
+// fingerprint returns a checksum of the volumes of want and their data, and of nothing else.
 func (v *Volumes) fingerprint(want *pod.Spec) string {
 	sum := sha256.New()
 	for i := range want.Pod.Spec.Volumes {

@@ -70,7 +70,7 @@ func (s *setting) memorySize(limit *resource.Quantity) int64 {
 	return max(size, 0)
 }
 
-// memoryLimit is the memory limit of the pod's cgroup, 0 for none: the pod's own, or the
+// memoryLimit returns the memory limit of the pod's cgroup, 0 for none: the pod's own, or the
 // sum of its containers' limits if each has one.
 func memoryLimit(p *v1.Pod) int64 {
 	overhead := p.Spec.Overhead.Memory().Value()
@@ -111,8 +111,8 @@ func mountHugePages(path, size string) (made bool, err error) {
 	return true, nil
 }
 
-// hugePageSize returns the page size of a medium. "HugePages" is the one size that the pod requests.
-// "HugePages-<size>" is that size, which the pod has to request.
+// hugePageSize returns the page size of a medium. "HugePages" means the only size that the pod
+// requests. "HugePages-<size>" means that size, which the pod has to request.
 func hugePageSize(p *v1.Pod, medium string) (string, error) {
 	var size *resource.Quantity
 	if text, ok := strings.CutPrefix(medium, string(v1.StorageMediumHugePagesPrefix)); ok {

@@ -65,8 +65,9 @@ func (v *Volumes) unmountOwn(uid, path string) error {
 	return nil
 }
 
-// isOwn reports whether the agent makes such a mount: a volume in memory, the target of a claim, a
-// directory of an NFS server, or a subPath of a volume. rel is its path under the pod's directory. These mounts are never nested.
+// isOwn reports whether the agent itself mounts something on such a path; rel is the path under
+// the pod's directory. It is a volume in memory, the target of a claim, a directory of an NFS
+// server, or a subPath of a volume. These mounts are never nested.
 func isOwn(rel string, m *mountinfo.Info) bool {
 	part := strings.Split(rel, "/")
 	switch {

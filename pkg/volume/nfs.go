@@ -31,7 +31,7 @@ type Mounter interface {
 // hostMounter calls the node's mount and umount.
 type hostMounter struct{}
 
-// utils is made for the first volume: New runs umount.
+// utils is made for the first volume only, because mountutils.New runs umount.
 var utils = sync.OnceValue(func() mountutils.Interface { return mountutils.New("") })
 
 func (hostMounter) Mount(source, target string, options []string) error {

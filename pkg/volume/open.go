@@ -72,7 +72,7 @@ func mountID(f *os.File) (string, error) {
 	return "", fmt.Errorf("the kernel does not report the mount of %s", f.Name())
 }
 
-// openVolume opens the path of a volume, whatever it is, with O_PATH.
+// openVolume opens the path of a volume, of any file type, with O_PATH.
 func openVolume(path string) (*os.File, error) {
 	return os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 }
@@ -128,8 +128,8 @@ func openBeneathOld(dir *os.File, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// makeBeneath is openBeneath that makes missing directories, with this mode whatever the
-// agent's umask.
+// makeBeneath does as openBeneath, and makes missing directories. They get this mode whatever the
+// agent's umask is.
 func makeBeneath(dir *os.File, name string, mode uint32) (*os.File, error) {
 	for range maxTries {
 		f, err := openBeneath(dir, name)

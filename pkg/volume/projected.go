@@ -16,12 +16,12 @@ import (
 // notification of changes.
 const trustBundleAge = time.Minute
 
-// private is the mode of files for the one user of a pod; the pod's group gets read
-// permission.
+// private is the mode of files that only one user of the pod may read. With an fsGroup, the
+// group gets read permission, too.
 const private = 0o600
 
-// projected is a volume of several sources. Of two files at one path the later one is used.
-// One error names all faults.
+// projected is a volume with files of several sources. If two sources have a file of the same
+// path, the later one is used. If sources fail, the error names all failures.
 func projected(v *v1.ProjectedVolumeSource) kind {
 	return shown{dir: dirProjected, memory: true, files: func(ctx context.Context, s *setting) (files, error) {
 		out := files{}

@@ -14,8 +14,8 @@ import (
 // maxPolicyFile limits the files of the SELinux policy that are read, in bytes.
 const maxPolicyFile = 64 << 10
 
-// FileLabel returns the label that the SELinux policy of the machine gives files of containers, "" if
-// it has none. root is the root of the file system.
+// FileLabel returns the default SELinux label of containers' files, from the policy of the
+// machine; "" if the policy has none. root is the root of the file system.
 func FileLabel(root fs.FS) string {
 	policy := policySetting(root, "etc/selinux/config", "SELINUXTYPE")
 	if oneName(policy) != nil {
@@ -44,9 +44,10 @@ func policySetting(root fs.FS, file, name string) string {
 	return ""
 }
 
-// fileLabels returns the SELinux labels for the files of the containers that mount a volume, sorted. It
-// returns none if the pod asks for recursive changes, if the runtime chooses the level of a container
-// (no mount option can have the same), or if a label has other characters than labels have.
+// fileLabels returns the SELinux labels for the files of the containers that mount a volume,
+// sorted. It returns none in three cases: the pod asks for recursive changes; the runtime chooses
+// the level of a container, which no mount option can repeat; a label has a character that is
+// not allowed (isLabelRune).
 func fileLabels(byDefault string, p *v1.Pod, volume string) []string {
 	if strings.Count(byDefault, ":") < 2 {
 		return nil // the policy names no label

@@ -30,8 +30,8 @@ type file struct {
 // files are the files of a volume, by their paths in it.
 type files map[string]file
 
-// shown is a volume of files that the agent writes: config objects, the pod's own fields,
-// tokens. If they may be secret, they are only in memory.
+// shown is a volume of files that the agent writes: config objects, the pod's own fields and
+// tokens. Files that may be secret are on a tmpfs only.
 type shown struct {
 	dir    string
 	memory bool
@@ -250,7 +250,7 @@ func (v *Volumes) field(p *v1.Pod, item v1.DownwardAPIVolumeFile) (string, error
 	return "", nil
 }
 
-// modeOf is the first mode that is not nil.
+// modeOf returns the first mode that is not nil.
 func modeOf(modes ...*int32) fs.FileMode {
 	for _, m := range modes {
 		if m != nil {

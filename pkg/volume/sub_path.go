@@ -12,8 +12,8 @@ import (
 
 // bindSubPath mounts a part of a volume at a path under the instance, which no container
 // can change, and returns that path (C-1.37.7). It mounts the descriptor that was opened
-// below the volume: swapping directories for links meanwhile gives an error, or another
-// part of the volume. A correct mount stays; a wrong or broken one is replaced.
+// below the volume. A container that replaces directories by links meanwhile gets an error, or
+// another part of the same volume. A correct mount stays; a wrong or broken one is replaced.
 func bindSubPath(dir string, p placed, container string, i int, sub string, allow func(root string) error) (string, error) {
 	if err := oneName(container); err != nil {
 		return "", fmt.Errorf("container %q: %w", container, err)

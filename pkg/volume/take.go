@@ -15,17 +15,19 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TearDown removes the volumes of one instance of the pod with uid: its directory, with all
-// files of its containers. It never follows a link out of it. It unmounts the agent's own mounts.
-// If something else is mounted below, it unmounts and removes nothing, and the error wraps a
-// *MountedError. A missing instance is success. If ctx ends it, the next call continues.
+// TearDown removes the volumes of one instance of the pod with uid: the instance's directory, with
+// all files of its containers. It never follows a link out of the directory. It unmounts the
+// agent's own mounts. If something else is mounted below, it unmounts and removes nothing, and the
+// error wraps a *MountedError. A missing instance is success. If ctx ends it, the next call
+// continues.
 func (v *Volumes) TearDown(ctx context.Context, uid string, instance int) error {
 	dir, err := v.podDir(uid)
 	if err != nil {
 		return err
 	}
 	name := strconv.Itoa(instance)
-	err = v.removeInstance(ctx, dir, uid, name) // first: subPaths keep volumes of drivers busy
+	// Before the drivers unmount, because mounts of subPaths keep their volumes busy.
+	err = v.removeInstance(ctx, dir, uid, name)
 	if err == nil {
 		err = v.unpublish(ctx, uid)
 	}
@@ -135,7 +137,7 @@ func (v *Volumes) removeLinks(into string) error {
 }
 
 // Sweep removes the directories of pods, with their log directories, unless keep returns true for
-// them: an agent that was killed may have left them without a record. It calls keep right before
+// their UIDs. An agent that was killed may have left them without a record. It calls keep right before
 // each removal, and returns the removed UIDs. It treats mounts and links as TearDown does. A
 // directory that cannot be removed does not block the others.
 func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) (removed []string, err error) {

@@ -27,13 +27,13 @@ var (
 	errTooMany = fmt.Errorf("the pod's volumes have more than %d files", maxFileCount)
 )
 
-// ExceededLimit measures the disk usage of an instance and returns a message about the first limit that it
-// exceeds, "" for none (C-1.35.9): the sizeLimit of an emptyDir, the limits of all containers
-// together, the limit of one container. Sizes are blocks, as du counts them.
+// ExceededLimit measures the disk usage of an instance and returns a message about the first limit
+// that it exceeds, "" for none (C-1.35.9). The order is: the sizeLimit of an emptyDir, the limits
+// of all containers together, the limit of one container. Sizes are blocks, as du counts them.
 //
-// layers holds the bytes of the containers' writable layers, by name; nil measures the limits of
-// emptyDirs only. ExceededLimit stops measuring a tree at its limit. A volume also counts as over its limit
-// if it is too deep to measure, or if it brings the pod's files above maxFileCount.
+// layers holds the bytes of the containers' writable layers, by name. With nil, only the limits of
+// emptyDirs are checked. A tree is measured up to its limit only. A volume also counts as over
+// its limit if it is too deep to measure, or if it brings the pod's files above maxFileCount.
 func (v *Volumes) ExceededLimit(ctx context.Context, want *pod.Spec, instance int, layers map[string]int64) (string, error) {
 	_, all, err := v.place(want, instance)
 	if err != nil {

@@ -78,8 +78,8 @@ type Config struct {
 	Mounter Mounter
 	// Allow returns an error if a volume of the pod must not show a path of this node: that of a
 	// hostPath, or the target of an API server's claim. SetUp calls it, and Mounts calls it again
-	// for each container. followed says that at is the path after its links were followed;
-	// otherwise at is the path as written. nil allows every path.
+	// for each container. If followed is true, at is the path after its links were followed.
+	// Otherwise at is the path as written. nil allows every path.
 	Allow func(want *pod.Spec, volume string, at *v1.HostPathVolumeSource, followed bool) error
 	// Event receives events of pods; it must not block. nil drops them.
 	Event func(pod.Event)
@@ -129,7 +129,7 @@ type placed struct {
 }
 
 // SetUp makes the directories and volumes of one instance. It may be repeated: existing
-// volumes and containers' files stay, and shown config objects, pod fields and tokens are
+// volumes and containers' files stay. Files of config objects, pod fields and tokens are
 // updated. A pod without volumes needs no disk. If a volume fails, the others are set up
 // nevertheless. The error names each volume that failed.
 func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instance int) error {
@@ -142,12 +142,12 @@ func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instan
 	if was.Boot == v.boot() { // else nothing of it is mounted any more
 		s.drivers, s.remote = was.Drivers, maps.Clone(was.Remote)
 	}
-	kept := false // whether the instance has files on disk
+	hasFiles := false // whether the instance has files on disk
 	var failed []error
 	for _, p := range all {
 		var err error
 		if p.dir != "" {
-			kept = true
+			hasFiles = true
 			err = os.MkdirAll(filepath.Dir(p.path), 0o700)
 		}
 		if err == nil {
@@ -165,16 +165,16 @@ func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instan
 			if m.Bound, m.Drivers, m.Remote = s.bound, s.drivers, s.remote; !s.again {
 				m = mark{Boot: v.boot(), Partial: true, Bound: s.bound, Drivers: s.drivers, Remote: s.remote}
 			}
-			if err := v.mark(dir, kept, m); err != nil {
+			if err := v.mark(dir, hasFiles, m); err != nil {
 				failed = append(failed, err)
 			}
 		}
 		return rejected(utilerrors.NewAggregate(failed), failed)
 	}
-	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.fingerprint(want), Until: s.until, Bound: s.bound, Drivers: s.drivers, Remote: s.remote})
+	return v.mark(dir, hasFiles, mark{Version: markVersion, Boot: v.boot(), Volumes: v.fingerprint(want), Until: s.until, Bound: s.bound, Drivers: s.drivers, Remote: s.remote})
 }
 
-// rejected returns err with the rejection of the pod that one of the errors asks for, if any does.
+// rejected returns err as a *pod.RejectError if one of errs is one, so that the pod is rejected.
 func rejected(err error, all []error) error {
 	for _, one := range all {
 		if e := (*pod.RejectError)(nil); errors.As(one, &e) {
@@ -184,10 +184,10 @@ func rejected(err error, all []error) error {
 	return err
 }
 
-// Ready reports whether SetUp was completed for this instance since the machine booted, and
-// its volumes still exist; current says that they show the present spec and data. At until they
-// have to be updated in any case, zero is never. Ready is called often: it costs a checksum, one
-// small file and a few system calls for each volume.
+// Ready reports in done whether SetUp was completed for this instance since the machine booted, and
+// its volumes still exist. current says that they show the present spec and data. until is when
+// SetUp has to be repeated in any case; zero means never. Ready is called often: it computes a
+// checksum, reads one small file and makes a few system calls for each volume.
 func (v *Volumes) Ready(want *pod.Spec, instance int) (done, current bool, until time.Time) {
 	dir, all, err := v.place(want, instance)
 	if err != nil {

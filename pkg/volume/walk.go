@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deepest is the greatest depth of directories that is walked: a program could not open a
-// deeper file by one path.
+// deepest is the greatest depth of directories that is walked. No program can open a deeper file
+// by one path: the kernel limits a path to 4096 bytes.
 const deepest = 2048
 
 // errTooDeep says that a tree is deeper than that.

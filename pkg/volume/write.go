@@ -30,12 +30,12 @@ const (
 //	..data -> ..2026_03_01_12_00_00.123456789
 //	key -> ..data/key
 //
-// An end between any two steps leaves the old or the new files, and leftovers that the next
-// write removes. If the files are unchanged, nothing is written.
+// If the agent ends between any two steps, the old or the new files stay, with leftovers that the
+// next write removes. If the files are unchanged, nothing is written.
 type writer struct {
 	root  *os.Root
 	group *int64
-	// step is called after each step, if it is set: tests end the process there.
+	// step is called after each step unless it is nil; tests end the process there.
 	step func()
 }
 
@@ -143,8 +143,8 @@ func (w *writer) same(dir string, all files) bool {
 	return err == nil && found == len(all)
 }
 
-// next writes the files into a new directory and makes dataLink lead to it. If that fails
-// it removes the directory, which would take the next try's room.
+// next writes the files into a new directory and makes dataLink lead to it. If that fails it
+// removes the directory, so that the next try has the space.
 func (w *writer) next(all files) (dir string, err error) {
 	for at := time.Now().UTC(); ; at = at.Add(time.Nanosecond) {
 		dir = at.Format(stamp + ".000000000")
@@ -164,7 +164,7 @@ func (w *writer) next(all files) (dir string, err error) {
 
 // fill writes the files into dir and makes dataLink lead to it.
 func (w *writer) fill(dir string, all files) error {
-	if err := w.root.Chmod(dir, 0o755); err != nil { // whatever the agent's umask
+	if err := w.root.Chmod(dir, 0o755); err != nil { // the agent's umask may have cleared bits
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
