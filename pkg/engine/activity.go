@@ -61,8 +61,8 @@ func (w *worker) failures() (all []activity.Failure) {
 	if w.failedSteps.stopFailure.Reason != "" {
 		add("", w.failedSteps.stopFailure)
 	}
-	for _, name := range sortedNames(w.failedSteps.of) {
-		add(name, w.failedSteps.of[name])
+	for _, name := range sortedNames(w.failedSteps.byContainer) {
+		add(name, w.failedSteps.byContainer[name])
 	}
 	if r := w.update.resize; r.reason != "" {
 		add("", pod.Failure{Reason: eventResize + r.reason, Message: r.message})

@@ -68,9 +68,9 @@ func (e *entry) keepsContainers() bool {
 // counted holds the specs by which admission counts the pods on the node. The result holds the
 // same specs with the accepted edits. waiting holds refused pods that an API server has assigned
 // to this node: an edit does not get the room that they wait for. want holds the desired pods that
-// are not admitted. An edit does not get the UID of such a pod, except if the pod claims it and the
-// edit does not (pod.HasChosenUID). admitEdits adds the UIDs that the edits use to node.UIDs, so that
-// no pod in want gets them.
+// are not admitted. An edit does not get the UID of such a pod, unless the author of the pod
+// chose that UID and the author of the edit did not (pod.ClaimsUID). admitEdits adds the UIDs that
+// the edits use to node.UIDs, so that no pod in want gets them.
 func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
 	// For an edit, pods that stop count like all others: it does not wait for their end. Pressure
 	// of the node does not count, since an edit replaces a pod that runs.
@@ -112,7 +112,7 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 		} else {
 			resize.reason, resize.message = edits.FitResize(e.want, was)
 			if changed {
-				e.replace(node.CPUs, e.want.UID())
+				e.setPlacedByEdit(node.CPUs, e.want.UID())
 			}
 		}
 		if resize == (refusal{}) && refused == (refusal{}) {
@@ -125,7 +125,7 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 			}
 			edits.Accept(e.want, was)
 			if replaces {
-				e.replace(node.CPUs, e.want.UID())
+				e.setPlacedByEdit(node.CPUs, e.want.UID())
 			}
 			counted[i], e.allocated = e.want, e.want
 		}
@@ -206,9 +206,9 @@ func (e *entry) schedulerIgnores() bool {
 }
 
 // admit judges every desired pod that is not admitted, and the edits of admitted pods (C-1.31).
-// The loop calls it after each change that may lead to another result. Such changes are those of
-// the desired set, of used room, ports and UIDs, and of the node's pressures, halt and devices. Each
-// call judges the refused pods again, except those that were refused finally.
+// The loop calls it after each change of the desired set, of used room, ports and UIDs, and of the
+// node's pressures, halt and devices. Each call judges the refused pods again, except those that
+// were refused finally.
 func (l *loop) admit(ctx context.Context) {
 	node := l.node()
 	if node.CPUs = l.cpuState(node.Devices); node.CPUs != nil {
@@ -262,21 +262,21 @@ func (l *loop) admitOn(ctx context.Context, node plan.Node) {
 	}
 	counted = l.admitEdits(counted, waiting, want, node)
 	if len(want) == 0 {
-		l.view.pending = false
+		l.nodeState.pending = false
 		return
 	}
 	ok, refused := plan.Admit(want, counted, node)
 	for _, spec := range ok {
 		e := l.pods[spec.Key]
 		e.admitted, e.ended, e.refused, e.allocated, e.resize = true, false, refusal{}, spec, refusal{}
-		e.place(node.CPUs, spec.UID())
+		e.setPlaced(node.CPUs, spec.UID())
 		l.noteOrder(e)
 		l.queueUpdate(e, true)
 	}
-	l.view.pending = false
+	l.nodeState.pending = false
 	for _, r := range refused {
 		if l.isEarly(r) {
-			l.view.pending = true
+			l.nodeState.pending = true
 			continue
 		}
 		e := l.pods[r.Spec.Key]

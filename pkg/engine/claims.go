@@ -12,8 +12,8 @@ import (
 // errNoDrivers says why a pod with ResourceClaims waits on a node that cannot prepare any.
 var errNoDrivers = errors.New("prepare dynamic resources: this agent serves no DRA drivers: it does not run as root")
 
-// handleHealth has the workers of pods with claims report the health of their devices. It does not have them
-// try again: a driver may report as often as it likes.
+// handleHealth has the workers of pods with claims report the health of their devices. It does not
+// have them try failed steps again, because a driver may report health at any rate.
 func (l *loop) handleHealth() {
 	if !l.start.dispatching() {
 		return
@@ -25,8 +25,8 @@ func (l *loop) handleHealth() {
 	}
 }
 
-// adoptClaims passes on which claims the containers of a listing have. After the first listing it passes
-// on only those of orphaned pods, as adoptDevices.
+// adoptClaims passes the claims of the containers of a listing to Config.Claims. Like adoptDevices,
+// it passes only those of orphaned pods once a listing has found all pods.
 func (l *loop) adoptClaims(found listing) {
 	if l.cfg.Claims == nil {
 		return
@@ -34,14 +34,14 @@ func (l *loop) adoptClaims(found listing) {
 	records := plan.RecordsOf(found.pods, found.records)
 	var holders []pod.ClaimHolder
 	for _, have := range found.pods {
-		if o, orphaned := l.orphans[have.Key]; l.view.claimsKnown && (!orphaned || l.isForeign(o)) {
+		if o, orphaned := l.orphans[have.Key]; l.nodeState.claimsKnown && (!orphaned || l.isForeign(o)) {
 			continue
 		}
 		if h := claimsOf(have, records[have.Key]); len(h.Claims) > 0 {
 			holders = append(holders, h)
 		}
 	}
-	l.view.claimsKnown = l.view.claimsKnown || found.err == nil && found.only == nil
+	l.nodeState.claimsKnown = l.nodeState.claimsKnown || found.err == nil && found.only == nil
 	l.cfg.Claims.Adopt(holders)
 }
 
@@ -119,7 +119,7 @@ func (w *worker) unprepare(ctx context.Context, uid string) error {
 }
 
 // leaveClaims has the claims of an earlier pod of this name unprepared later. The worker does not
-// wait for that, since the pod that replaces it may need no driver.
+// wait for that, since the pod that replaces it may need no driver, and a driver may not answer.
 func (w *worker) leaveClaims(uid string) {
 	if w.env.claims != nil {
 		w.env.claims.Leave(uid)

@@ -104,15 +104,15 @@ func (l *loop) cpuState(supply map[v1.ResourceName]pod.DeviceSupply) *cpuset.Sta
 		if e.ended || !e.admitted {
 			e.placed, e.unplaced = nil, refusal{} // another pod may get the CPUs
 		}
-		if l.missing(e) == "" {
+		if l.missingCPUs(e) == "" {
 			putPlaced(s, e.placed)
 		}
 		if spec := e.counted(); spec != nil && e.placed != nil {
 			s.Settle(spec.Pod)
 		}
 		uid := e.nextUID()
-		if e.before != nil {
-			for _, p := range e.before.byContainer {
+		if e.placedBefore != nil {
+			for _, p := range e.placedBefore.byContainer {
 				s.Block(uid, p.CPUs)
 			}
 		}
@@ -157,10 +157,10 @@ func (e *entry) nextUID() string {
 	return e.uid
 }
 
-// missing returns a text that names the allocated CPUs and NUMA nodes that the machine no longer
+// missingCPUs returns a text that names the allocated CPUs and NUMA nodes that the machine no longer
 // has; "" for none. While a container of the pod runs, it returns "".
-func (l *loop) missing(e *entry) string {
-	if e.placed == nil || e.running || e.before != nil {
+func (l *loop) missingCPUs(e *entry) string {
+	if e.placed == nil || e.running || e.placedBefore != nil {
 		return ""
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.placed.byContainer)) {
@@ -176,19 +176,15 @@ func (l *loop) missing(e *entry) string {
 // again. It also reserves other devices for pods that do not run and have lost reserved ones.
 func (l *loop) placeAgain(s *cpuset.State) {
 	for _, e := range l.sorted() {
-		missing, spec, unplaced := l.missing(e), e.counted(), e.unplaced != (refusal{})
-		if missing == "" && !unplaced && !e.lacksDevices(s) || e.want == nil || deleting(e.want) || spec == nil {
+		missing, spec := l.missingCPUs(e), e.counted()
+		if missing == "" && e.unplaced == (refusal{}) || e.want == nil || deleting(e.want) || spec == nil {
 			continue
 		}
 		log := l.log.With("pod", e.key.String())
 		switch r := s.Admit(spec.Pod); {
 		case r == nil:
-			e.place(s, spec.UID())
-			if missing == "" && !unplaced {
-				log.Info("Reserved other devices for pod")
-			} else {
-				log.Warn("Allocated other CPUs and memory to pod", "missing", missing)
-			}
+			e.setPlaced(s, spec.UID())
+			log.Warn("Allocated other CPUs and memory to pod", "missing", missing)
 		case missing != "":
 			text := "the machine no longer has " + missing + ", which the pod had exclusively: " + r.Message
 			e.placed, e.unplaced = nil, refusal{reason: r.Reason, message: text}
@@ -201,15 +197,8 @@ func (l *loop) placeAgain(s *cpuset.State) {
 	}
 }
 
-// lacksDevices reports whether an admitted pod that does not run has neither the devices that it requests nor
-// reserved ones.
-func (e *entry) lacksDevices(s *cpuset.State) bool {
-	spec := e.counted()
-	return e.admitted && !e.ended && !e.running && e.before == nil && spec != nil && s.LacksDevices(spec.Pod)
-}
-
-// place stores the allocations of admission for the containers of a pod.
-func (e *entry) place(s *cpuset.State, uid string) {
+// setPlaced stores the allocations of admission for the containers of a pod.
+func (e *entry) setPlaced(s *cpuset.State, uid string) {
 	var now *placements
 	if s != nil {
 		now = &placements{uid, s.Of(uid)}
@@ -220,13 +209,13 @@ func (e *entry) place(s *cpuset.State, uid string) {
 	e.unplaced = refusal{}
 }
 
-// replace stores the allocations of admission for an edited pod, whose old containers may still
-// run.
-func (e *entry) replace(s *cpuset.State, uid string) {
+// setPlacedByEdit stores the allocations of admission for an edited pod, whose old containers may
+// still run.
+func (e *entry) setPlacedByEdit(s *cpuset.State, uid string) {
 	was := e.placed
-	e.place(s, uid)
-	if s != nil && e.before == nil && e.placed != was {
-		e.before = was
+	e.setPlaced(s, uid)
+	if s != nil && e.placedBefore == nil && e.placed != was {
+		e.placedBefore = was
 	}
 }
 
@@ -237,10 +226,10 @@ func (l *loop) noteRuns(e *entry, r *report) {
 	}
 	changed := !slices.Equal(e.runsOn, r.runsOn) || e.running && !r.containersRun
 	e.runsOn, e.running = r.runsOn, r.containersRun
-	if e.before != nil && r.gen == e.gen { // no container of the old definition can start any more
-		e.before, changed = nil, true
+	if e.placedBefore != nil && r.gen == e.gen { // no container of the old definition can start any more
+		e.placedBefore, changed = nil, true
 	}
-	l.view.freed = l.view.freed || changed && l.cfg.CPUs != nil // other containers may use them
+	l.nodeState.freed = l.nodeState.freed || changed && l.cfg.CPUs != nil // other containers may use them
 }
 
 // noteCPUs lets the mover move containers if the shared CPUs have changed, and writes the state
@@ -255,9 +244,9 @@ func (l *loop) noteCPUs(s *cpuset.State) {
 	if shared := s.Shared(); shared != l.env.mover.current() {
 		l.env.mover.move(shared, l.movable())
 	}
-	if files := s.Files(); l.view.cpus.writer != nil && !maps.EqualFunc(files, l.view.cpus.files, bytes.Equal) {
-		l.view.cpus.files = files
-		l.view.cpus.writer.write(files)
+	if files := s.Files(); l.nodeState.cpus.writer != nil && !maps.EqualFunc(files, l.nodeState.cpus.files, bytes.Equal) {
+		l.nodeState.cpus.files = files
+		l.nodeState.cpus.writer.write(files)
 	}
 }
 

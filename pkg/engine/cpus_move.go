@@ -22,9 +22,9 @@ const (
 )
 
 // mover keeps containers without exclusive CPUs in the shared pool, in a goroutine of its own. The
-// workers cannot do that: while its pod runs, a worker may wait for a pull, a hook, a stop or a
-// source. An orphaned pod has no worker. The mover compares the pool with the CPUs that the runtime
-// shows, so a kill of the agent loses no move.
+// workers cannot do that: a worker may wait for a pull, a hook or a stop while other containers of
+// its pod run, and an orphaned pod has no worker. The mover compares the pool with the CPUs that
+// the runtime shows, so a kill of the agent loses no move.
 type mover struct {
 	runtime Runtime
 	log     *slog.Logger

@@ -201,8 +201,8 @@ func (m *machine) inOrder(transcript []string, verb string, names ...string) {
 	}
 }
 
-// chapter is the time for each part of a story.
-const chapter = 90 * time.Second
+// stageTime is how long each stage of a scenario lasts.
+const stageTime = 90 * time.Second
 
 // TestF1_KillAfterEveryCall: kill -9 after any call, and another agent, lead to the same end,
 // and no container ever runs twice (I1, I3, I4).
@@ -245,7 +245,7 @@ func tell(t *testing.T, story func(*machine, func()), kills map[int]bool) (end s
 		})
 		m.arrive()
 		live := func() {
-			over := time.After(chapter)
+			over := time.After(stageTime)
 			for {
 				select {
 				case <-killed:

@@ -8,10 +8,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// due returns the spec by which the pod's worker runs the pod now, if its desired spec is want.
+// specToRun returns the spec by which the pod's worker runs the pod now, if its desired spec is want.
 // That is want, unless plan.Delayed delays it until a layer has answered. Until then the pod is
-// in l.waiting, and due returns the recorded spec, or nil if the worker gets no update.
-func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
+// in l.waiting, and specToRun returns the recorded spec, or nil if the worker gets no update.
+func (l *loop) specToRun(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 	if e := l.pods[key]; e != nil { // it has the recorded spec until its layer answers
 		if ready, configured := l.state.Ready(want.Origin.Layer()); configured && !ready {
 			return nil

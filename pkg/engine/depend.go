@@ -169,8 +169,8 @@ func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
 	return l.pods[key]
 }
 
-// A terminating pod waits for a dependent pod until that pod's grace and stopMargin are over. For
-// all dependent pods together it waits longestStop at most, so that a pod that cannot be killed
+// A terminating pod waits for a dependent pod for at most that pod's grace and stopMargin. For all
+// dependent pods together it waits for at most longestStop, so that a pod that cannot be killed
 // does not block others forever.
 const (
 	stopMargin  = time.Minute
@@ -181,12 +181,12 @@ const (
 type stopOrder struct {
 	node  int           // the number of the pod in the graph that orderStops makes
 	first *entry        // the first, by key, of the pods that have to be gone; nil for none
-	takes time.Duration // the limit of the wait until all of them are gone
+	limit time.Duration // of the wait until all of them are gone
 }
 
 // stopWaits says which pod has to be gone before e stops, and until when e waits for it; "" for
-// none. e waits only for terminating pods that depend on it, and only for those whose source
-// may name the objects of e's source (maySee). A pod that was not admitted has nothing to
+// none. e waits only for terminating pods that depend on it. The source of such a pod must also be
+// allowed to name the objects of e's source (maySee). A pod that was not admitted has nothing to
 // stop.
 func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 	if !e.isBeingRemoved() || !e.admitted {
@@ -203,13 +203,14 @@ func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 	if e.stops.first == nil {
 		return "", time.Time{}
 	}
-	return fmt.Sprintf("waits until pod %s, which depends on it, is removed", e.stops.first.key.Name), e.removalSince.Add(e.stops.takes)
+	return fmt.Sprintf("waits until pod %s, which depends on it, is removed", e.stops.first.key.Name), e.removalSince.Add(e.stops.limit)
 }
 
 // orderStops finds, for all terminating pods, which pods have to be gone before each, and how
-// long these may take in sequence. Edits at different times can put running pods on a cycle;
-// pods on a cycle do not wait for one another. The sync loop does nothing else meanwhile, and
-// sources decide the numbers of pods and dependencies: the work is linear in both.
+// long these may take in sequence. Edits at different times can make running pods depend on each
+// other in a cycle: pods on a cycle do not wait for one another. The work is linear in the numbers
+// of pods and dependencies, because sources decide these numbers and the sync loop does nothing
+// else meanwhile.
 func (l *loop) orderStops() {
 	var going []*entry
 	for _, e := range l.pods {
@@ -242,7 +243,7 @@ func (l *loop) orderStops() {
 					of.first = d
 				}
 				grace := min(podview.Grace(d.lastWant, nil, pod.Actual{}), int64(longestStop/time.Second))
-				of.takes = max(of.takes, min(d.stops.takes+time.Duration(grace)*time.Second+stopMargin, longestStop))
+				of.limit = max(of.limit, min(d.stops.limit+time.Duration(grace)*time.Second+stopMargin, longestStop))
 			}
 		}
 	}

@@ -21,15 +21,15 @@ func orderLoop(cfg Config) *loop {
 
 // remove adds a terminating pod to the loop.
 func (l *loop) remove(s *pod.Spec) *entry {
-	e := l.entry(s.Key)
+	e := l.addEntry(s.Key)
 	e.admitted, e.lastWant = true, s
 	l.noteOrder(e)
 	return e
 }
 
 // In layers of pods, each of which depends on all pods of the next layer, the number of paths
-// grows exponentially. All are removed at once: each name is resolved once, whatever the
-// paths.
+// grows exponentially. All are removed at once: each name is resolved once, however many
+// paths lead to it.
 func TestStopOrder_LayersThatNameEachOther_EachNameIsLookedAtOnce(t *testing.T) {
 	const layers, wide = 10, 50
 	looked := 0
@@ -134,7 +134,7 @@ func TestDependencies_NamesOfNoPods_CostLittle(t *testing.T) {
 		return m.HeapAlloc
 	}
 	for _, s := range specs {
-		e := l.entry(s.Key)
+		e := l.addEntry(s.Key)
 		e.want, e.lastWant = s, s
 		l.noteOrder(e)
 	}
@@ -161,7 +161,7 @@ func TestDependencies_NamesOfNoPods_CostLittle(t *testing.T) {
 // is gone, no list has it.
 func TestStopOrder_NewInstanceByRequest_IsNotedOnce(t *testing.T) {
 	l := orderLoop(Config{})
-	e := l.entry(pod.Key{Namespace: "default", Name: "job"})
+	e := l.addEntry(pod.Key{Namespace: "default", Name: "job"})
 	e.lastWant = after("job", pod.Dependency{Name: "db", Until: pod.Started})
 	e.want, e.admitted = e.lastWant, true
 	l.noteOrder(e)

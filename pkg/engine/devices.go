@@ -29,9 +29,9 @@ func (l *loop) handleDevices(ctx context.Context) {
 	}
 }
 
-// adoptDevices gives Config.Devices the devices of the containers of a listing. Once all are known, it
-// gives only those of orphaned pods: the workers of other pods may have freed devices since the
-// listing was made.
+// adoptDevices passes the devices of the containers of a listing to Config.Devices. Once a listing
+// has found all pods, it passes only the devices of orphaned pods: the workers of other pods may
+// have freed devices since the listing was made.
 func (l *loop) adoptDevices(found listing) {
 	if l.cfg.Devices == nil {
 		return
@@ -39,7 +39,7 @@ func (l *loop) adoptDevices(found listing) {
 	records := plan.RecordsOf(found.pods, found.records)
 	var holders []pod.DeviceHolder
 	add := func(have pod.Actual) {
-		if o, orphaned := l.orphans[have.Key]; l.view.devicesKnown && (!orphaned || l.isForeign(o)) {
+		if o, orphaned := l.orphans[have.Key]; l.nodeState.devicesKnown && (!orphaned || l.isForeign(o)) {
 			return
 		}
 		if h := holderOf(have, records[have.Key]); len(h.Containers) > 0 || len(h.Others) > 0 {
@@ -54,8 +54,8 @@ func (l *loop) adoptDevices(found listing) {
 			add(pod.Actual{Key: key, UID: r.UID})
 		}
 	}
-	l.view.devicesKnown = l.view.devicesKnown || found.err == nil && found.only == nil
-	l.cfg.Devices.Adopt(holders, l.view.devicesKnown)
+	l.nodeState.devicesKnown = l.nodeState.devicesKnown || found.err == nil && found.only == nil
+	l.cfg.Devices.Adopt(holders, l.nodeState.devicesKnown)
 }
 
 // holderOf returns the devices of a pod, by its containers and its record. A terminated pod has

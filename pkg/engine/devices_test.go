@@ -367,15 +367,15 @@ func TestDevices_ListingIsOld_FreedDevicesStayFree(t *testing.T) {
 	found := listing{pods: []pod.Actual{{Key: key, UID: "uid-app", Containers: map[string]pod.Container{
 		"app": {Name: "app", State: pod.StateRunning, Devices: []pod.DeviceAllocation{{Resource: "x.com/gpu", Devices: []string{"d1"}}}},
 	}}}}
-	l.view.devicesKnown = true
+	l.nodeState.devicesKnown = true
 	if l.adoptDevices(found); len(p.adopted) != 0 {
 		t.Errorf("adopted %+v of a pod that has, or had, a worker", p.adopted)
 	}
 	l.orphans[key] = orphan{}
 	l.adoptDevices(found)
 	p.holds(t)
-	l.view.devicesKnown = false
-	if l.adoptDevices(found); len(p.adopted) != 2 || !l.view.devicesKnown {
+	l.nodeState.devicesKnown = false
+	if l.adoptDevices(found); len(p.adopted) != 2 || !l.nodeState.devicesKnown {
 		t.Errorf("the first complete listing adopted %+v", p.adopted)
 	}
 }

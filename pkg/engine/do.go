@@ -23,8 +23,8 @@ const (
 )
 
 // pullSlotTimeout is how long a pull may keep the start slot that the worker has from an earlier
-// step. A pull never requests a slot. If the image is present, the step should end within this
-// time; otherwise another pod gets the slot during the pull.
+// step. A pull never requests a slot. If the image is present, the step usually ends within this
+// time. Otherwise another pod gets the slot during the pull.
 const pullSlotTimeout = 50 * time.Millisecond
 
 // exitPatience is how long a worker waits for a call after the agent began to exit. Package cri
@@ -35,7 +35,7 @@ const exitPatience = 1700 * time.Millisecond
 type result int
 
 const (
-	idle   result = iota // the plan has no step, or its steps wait for an update
+	idle   result = iota // no step failed; the worker waits for an update, or the agent exits
 	acted                // all steps were done
 	stale                // the plan is out of date, see errStale
 	failed               // a step failed
@@ -48,7 +48,7 @@ const (
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
 	acked, runtime := w.acked, w.update.runtime
 	for i := 0; i < len(p.Steps); {
-		w.readPending()
+		w.applyPending()
 		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.blockedMeanwhile(v) || isStartStep(p.Steps[i]) && (w.haltedMeanwhile(v) || w.update.runtime != runtime) {
 			return stale, 0 // a newer spec or an operation arrived, the pod may not start any more, or the readiness of the runtime changed
 		}
@@ -103,9 +103,9 @@ func (w *worker) reportReplaced(ctx context.Context, want *pod.Spec) {
 	w.sendReport(ctx, v, plan.Next(v))
 }
 
-// onlyOtherData reports whether a and b differ at most in the data of the objects that they
-// name, such as ConfigMaps. The worker then completes its plan, and the next plan handles the
-// change. Otherwise data that changes faster than the worker plans would block all steps.
+// onlyOtherData reports whether a and b are equal, or differ only in the data of the objects that
+// they name, such as ConfigMaps. The worker then completes its plan, and the next plan handles the
+// change. If new data ended a plan, data that changes fast would block all steps.
 func onlyOtherData(a, b *pod.Spec) bool {
 	return a == b || a != nil && b != nil && a.Pod == b.Pod && a.Hash == b.Hash
 }
@@ -210,7 +210,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	err := w.startCall(ctx, func() error { return w.env.runtime.StartContainer(ctx, id) })
 	if err == nil {
 		w.last.containers[s.Container] = containerRun{id, pod.StateRunning}
-		delete(w.failedSteps.of, s.Container)
+		delete(w.failedSteps.byContainer, s.Container)
 		w.event(v.Want, s.Container, pod.EventNormal, eventStarted, "Container started")
 	}
 	return err
@@ -230,8 +230,8 @@ func (w *worker) putVolumes(ctx context.Context, v plan.View, instance int) erro
 		return err
 	}
 	err = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.SetUp(ctx, want, place, instance) })
-	if err == nil && w.failedSteps.of[""].Reason == reasonMount {
-		delete(w.failedSteps.of, "")
+	if err == nil && w.failedSteps.byContainer[""].Reason == reasonMount {
+		delete(w.failedSteps.byContainer, "")
 	}
 	if e := (*pod.RejectError)(nil); errors.As(err, &e) && want.Origin.FromAPI() && !podview.MayRun(v.Have) {
 		w.reject(want, e)
@@ -264,7 +264,7 @@ func (w *worker) startSandbox(ctx context.Context, v plan.View, s plan.Step) err
 		return err
 	})
 	if err == nil {
-		delete(w.failedSteps.of, "")
+		delete(w.failedSteps.byContainer, "")
 	}
 	return err
 }
@@ -298,8 +298,8 @@ func (w *worker) tearDown(ctx context.Context, have pod.Actual, s plan.Step) err
 	return fmt.Errorf("unknown step %q", s.Action)
 }
 
-// startCall calls f, which starts something, and passes its duration to the start limiter. No
-// update cancels it.
+// startCall calls f, which starts or changes something, and passes its duration to the start
+// limiter. No update cancels it.
 func (w *worker) startCall(ctx context.Context, f func() error) error {
 	begun := time.Now()
 	err := w.call(ctx, w.env.starts.SlotTimeout(), nil, f)
@@ -339,7 +339,7 @@ func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews fun
 			switch {
 			case !ok:
 				updates = nil
-			case w.read(u):
+			case w.apply(u):
 				onNews()
 			}
 		}
@@ -368,13 +368,14 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 	return err
 }
 
-// errStale ends a plan that is out of date: a newer spec or an operation arrived, or a hook has
-// failed. The step has not failed: the worker reads the pod and plans again.
+// errStale ends a plan that is out of date: a newer spec or an operation arrived, the node was
+// halted, the node rejected the pod, or a postStart hook failed. The worker does not count that as
+// a failed step: it reads the pod and plans again.
 var errStale = errors.New("the plan is out of date")
 
 // stepFailed notes a failure for the next plan and the status, and logs it. It returns how long
-// to wait before the next plan: 0 after a failure in w.failedSteps.of, since the plan has the
-// back-off of that. stopping says that the pod is being stopped.
+// to wait before the next plan. It returns 0 for a start step: the next plan applies the back-off
+// in w.trouble.byContainer. stopping says that the pod is being stopped.
 func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration {
 	if errors.Is(err, pod.ErrUnavailable) {
 		w.log.Debug("Runtime does not answer", "step", s.String())
@@ -389,7 +390,7 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 		w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "error", err, "retry", delay.String())
 		return delay
 	}
-	t := w.failedSteps.of[s.Container]
+	t := w.failedSteps.byContainer[s.Container]
 	if w.failedSteps.step[s.Container] != s.Action {
 		w.failedSteps.step[s.Container], t.Count = s.Action, 0
 	}
@@ -407,7 +408,7 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 	}
 	t.Until = time.Now().Add(delay)
 	w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "reason", t.Reason, "error", t.Message, "retry", delay.String())
-	w.failedSteps.of[s.Container] = t
+	w.failedSteps.byContainer[s.Container] = t
 	w.reportFailed(s, t)
 	return 0
 }
@@ -428,7 +429,7 @@ func (w *worker) takeSlot(ctx context.Context) error {
 			w.slot = true
 			return nil
 		case u, ok := <-w.updates:
-			if ok && w.read(u) {
+			if ok && w.apply(u) {
 				w.env.starts.Withdraw(ctx, waiter)
 				return errStale
 			}

@@ -36,8 +36,8 @@ func TestIdle_PodsEndedAtTheirServer_AreNotLookedAt(t *testing.T) {
 	})
 }
 
-// A pod of an API server that has the UID of a running pod, whose end the server shows and
-// that never ran here, tears nothing down under that UID, and no plan tries to.
+// A pod of an API server has the UID of a running pod, and never ran here. The server shows that it
+// has ended. The agent tears nothing down under that UID, and no plan contains such a step.
 func TestEnded_UIDOfARunningPod_TakesNothingOfIt(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"it has its record": false, "its record is lost": true} {

@@ -35,18 +35,18 @@
 //	ready     0  runtime check → sync loop; blocks
 //	reports   0  workers → sync loop; the loop never waits for a worker
 //	updates   1  sync loop → one worker; full: the older update is replaced
-//	prober's statuses
+//	probe statuses
 //	          0  prober → sync loop, in a select that also receives targets
-//	targets   0  sync loop → prober; the prober is always in its select
+//	targets   0  sync loop → prober; the prober always receives
 //	files     1  sync loop → state writer; full: the older files are replaced
 //	moves     1  sync loop → mover; full: the older CPUs are replaced
 //	missed    1  workers → mover; full: a round is due already
-//	queue     1  podconfig's goroutine → last good writer; full: the older sets are taken
-//	             back and merged
+//	queue     1  podconfig's goroutine → last good writer; full: the sender takes the older
+//	             sets back and merges them
 //	reporter's statuses
-//	          1  sync loop → reporter; full: merged with the batch waiting
+//	          1  sync loop → reporter; full: the sender takes the older batch back and merges it
 //	requests, withdrawals, releases
-//	          0  workers → start limiter, which is always in its select
+//	          0  workers → start limiter, which always receives
 //	granted   1  start limiter → the worker that asked; one send for each request
 //	healthChecks
 //	          0  Healthy → sync loop, which answers on a channel of capacity 1
@@ -95,7 +95,8 @@ type Sink interface {
 	Report(r pod.StatusReport) error
 }
 
-// Config is everything an Engine needs.
+// Config is the configuration of an Engine. Every field without a default or a meaning of nil is
+// required.
 type Config struct {
 	PodConfig *podconfig.PodConfig
 	Runtime   Runtime
@@ -132,9 +133,9 @@ type Config struct {
 	// NodeSeen returns the labels and taints of this node's object at an API server; ok is
 	// false until the agent has read that object. nil: there is no API server.
 	NodeSeen func() (labels map[string]string, taints []v1.Taint, ok bool)
-	// PodWorkerDuration is a metrics callback: workers call it with the duration of a plan's steps.
-	// operation is kill if the plan stops the pod, create if the runtime had nothing of it,
-	// else sync. It is called from many goroutines and must not wait; nil: not measured.
+	// Worked is a metrics callback: workers call it with the duration of a plan's steps.
+	// operation is kill if the plan stops the pod. It is create if the runtime showed nothing of
+	// the pod, else sync. Many goroutines call Worked; it must not wait. nil: not measured.
 	PodWorkerDuration func(operation string, took time.Duration)
 
 	// WorkerStarted is a metrics callback: the sync loop calls it when it starts a pod's worker.
@@ -193,7 +194,7 @@ type Config struct {
 	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
 	SyncFrequency time.Duration // how often workers read pods that are not settled without a hint; default 1 min
 	ReadyCheck    time.Duration // how often the agent checks a runtime that is ready; default 15 s
-	Starts        int           // how many pods may start at once at first, see startlimit; default GOMAXPROCS plus one
+	Starts        int           // the first limit of pods that start at once, see startlimit; default GOMAXPROCS plus one
 
 	next func(plan.View) plan.Plan // plan.Next; a test can block it
 }
@@ -296,7 +297,7 @@ func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context,
 	wg.Go(func() { e.checkReady(ctx, l.in.ready) })
 	wg.Go(func() { l.prober.Run(ctx) })
 	wg.Go(func() { l.env.starts.Run(ctx) })
-	if w := l.view.cpus.writer; w != nil {
+	if w := l.nodeState.cpus.writer; w != nil {
 		wg.Go(w.run)
 		defer w.close()
 	}
@@ -315,8 +316,9 @@ func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context,
 	return err
 }
 
-// checkReady checks whether the runtime is ready, more often while it is not, and sends every
-// change.
+// checkReady checks whether the runtime and its network are ready, more often while one of them is
+// not. It sends the first answer, and each answer in which one of the two has changed. A change of a
+// message alone is not sent.
 func (e *Engine) checkReady(ctx context.Context, out chan<- pod.RuntimeReady) {
 	var last pod.RuntimeReady
 	first, down := true, 0

@@ -25,8 +25,8 @@ type sentEvents struct {
 	failing bool                 // the pod cannot be read
 }
 
-// reportWaits sends the events of lasting states that the plan found, once each: back-offs,
-// and a network that is not ready.
+// reportWaits sends one event for each lasting state that the plan found: a back-off, or a network
+// that is not ready.
 func (w *worker) reportWaits(v plan.View, p plan.Plan) {
 	spec := v.Want
 	if spec == nil || deleting(spec) {
@@ -43,8 +43,8 @@ func (w *worker) reportWaits(v plan.View, p plan.Plan) {
 		w.reported.events.crash[name] = until
 		w.event(spec, name, pod.EventWarning, eventBackOff, "Back-off restarting failed container %s in pod %s_%s(%s)", name, spec.Name, spec.Namespace, spec.UID())
 	}
-	for _, name := range sortedNames(w.failedSteps.of) {
-		t := w.failedSteps.of[name]
+	for _, name := range sortedNames(w.failedSteps.byContainer) {
+		t := w.failedSteps.byContainer[name]
 		if w.failedSteps.step[name] != plan.PullImage || !podview.InPullBackOff(t, v.Now) || !t.Until.After(v.Now) || w.reported.events.image[name].Equal(t.Until) {
 			continue
 		}
@@ -91,7 +91,7 @@ func (w *worker) reportSandbox(v plan.View, s plan.Step) {
 }
 
 // reportUnread sends one event when the pod cannot be read, and no other one until it can be read
-// again. A runtime that does not answer is a problem of the node, and no event of the pod.
+// again. It sends none if the runtime does not answer, which is a problem of the node.
 func (w *worker) reportUnread(err error) {
 	if err == nil {
 		w.reported.events.failing = false

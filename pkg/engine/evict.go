@@ -14,10 +14,10 @@ import (
 
 // Eviction says which pod to evict, why, and with which grace.
 type Eviction struct {
-	UID     string // that the pod must have
+	UID     string // the UID that the pod must have
 	Grace   int64  // in seconds; if the pod's own grace is shorter, that one applies
-	Message string // becomes the message of the pod's status
-	// Cause gives the event its annotations.
+	Message string // the message of the pod's status
+	// Cause has the facts for the annotations of the event.
 	Cause pod.EvictionCause
 	// Condition is the pressure of the node that is the cause. It is "" if the pod exceeds a
 	// limit of its own storage. A static pod that was evicted for a pressure starts again after
@@ -28,17 +28,17 @@ type Eviction struct {
 }
 
 // Evict ends the current instance of a pod with the phase Failed and the reason Evicted
-// (C-1.35.7). It returns as Restart does, with one difference, since after an error the caller may
-// evict another pod instead. At the end of ctx, Evict returns nil if a worker has begun the
-// eviction. After an error, no worker begins it.
+// (C-1.35.7). It returns as Restart does, with one difference. If ctx ends after a worker has begun
+// the eviction, Evict returns nil. So after an error no worker begins the eviction, and the caller
+// may evict another pod instead.
 func (e *Engine) Evict(ctx context.Context, key pod.Key, ev Eviction) error {
 	return e.request(ctx, &operation{kind: opEvict, key: key, uid: ev.UID, eviction: &ev})
 }
 
-// SetPressure sets the pressures that the node is under. Admission refuses pods for them
-// (C-1.31), and pods that were evicted for a pressure start again after it. It returns when
-// the sync loop has them, or ctx has ended. Before the first call the pressures are not known:
-// admission refuses no pod for them, and no evicted pod starts again.
+// SetPressure sets the pressure conditions of the node. Admission refuses pods because of them
+// (C-1.31). A static pod that was evicted for a pressure starts again after that pressure has ended.
+// SetPressure returns when the sync loop has the conditions, or ctx has ended. Before the first call
+// admission refuses no pod because of a pressure, and no evicted pod starts again.
 func (e *Engine) SetPressure(ctx context.Context, now []v1.NodeConditionType) {
 	select {
 	case e.pressures <- slices.Clone(now):
@@ -58,7 +58,7 @@ type pressures struct {
 
 // handlePressure notes the pressures of the node. If they have changed, admission judges again.
 func (l *loop) handlePressure(ctx context.Context, now []v1.NodeConditionType) {
-	p := &l.view.pressure
+	p := &l.nodeState.pressure
 	if !p.known {
 		p.since, p.ended = time.Now(), make(map[v1.NodeConditionType]time.Time)
 	}
@@ -74,8 +74,8 @@ func (l *loop) handlePressure(ctx context.Context, now []v1.NodeConditionType) {
 	}
 }
 
-// The back-off of an evicted pod doubles with each eviction, as that of a container does with
-// each crash. It begins again at evictionBackoff after an instance that ran for evictionReset.
+// The back-off of an evicted pod begins at evictionBackoff and doubles with each eviction, up to
+// evictionBackoffMax. After an instance that ran for evictionReset, it begins again.
 const (
 	evictionBackoff    = 10 * time.Second
 	evictionBackoffMax = 5 * time.Minute
@@ -85,21 +85,21 @@ const (
 // revive starts evicted static pods again, once the pressure that they were evicted for has ended
 // and the back-off is over.
 func (l *loop) revive(ctx context.Context) {
-	if !l.view.pressure.known {
+	if !l.nodeState.pressure.known {
 		return
 	}
-	for _, key := range sortedKeys(l.view.pressure.evicted) {
+	for _, key := range sortedKeys(l.nodeState.pressure.evicted) {
 		e := l.pods[key]
 		if e == nil || e.last == nil || e.last.eviction == nil {
-			delete(l.view.pressure.evicted, key)
+			delete(l.nodeState.pressure.evicted, key)
 			continue
 		}
 		eviction := e.last.eviction
-		if eviction.Over || e.want == nil || deleting(e.want) || e.last.busy || slices.Contains(l.view.pressure.now, eviction.Condition) {
+		if eviction.Over || e.want == nil || deleting(e.want) || e.last.busy || slices.Contains(l.nodeState.pressure.now, eviction.Condition) {
 			continue
 		}
 		since := eviction.At
-		for _, t := range []time.Time{l.view.pressure.since, l.view.pressure.ended[eviction.Condition]} {
+		for _, t := range []time.Time{l.nodeState.pressure.since, l.nodeState.pressure.ended[eviction.Condition]} {
 			if t.After(since) {
 				since = t
 			}
@@ -107,7 +107,7 @@ func (l *loop) revive(ctx context.Context) {
 		if time.Since(since) < backoff.After(eviction.Count, evictionBackoff, evictionBackoffMax) {
 			continue
 		}
-		delete(l.view.pressure.evicted, key) // the worker's next report adds it again if it is still due
+		delete(l.nodeState.pressure.evicted, key) // the worker's next report adds it again if it is still due
 		l.handleOperation(ctx, &operation{kind: opRevive, key: key, answer: make(chan error, 1)})
 	}
 }
@@ -115,9 +115,9 @@ func (l *loop) revive(ctx context.Context) {
 // noteEvicted updates pressures.evicted by a report.
 func (l *loop) noteEvicted(r *report) {
 	if e := r.eviction; e != nil && e.Condition != "" && !e.Over && !r.origin.FromAPI() {
-		l.view.pressure.evicted[r.key] = true
+		l.nodeState.pressure.evicted[r.key] = true
 	} else {
-		delete(l.view.pressure.evicted, r.key)
+		delete(l.nodeState.pressure.evicted, r.key)
 	}
 }
 

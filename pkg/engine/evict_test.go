@@ -223,7 +223,7 @@ func TestEvict_AgentDiesBeforeItStartsAgain_AdmissionJudgesIt(t *testing.T) {
 	})
 }
 
-// A pod that exceeds a limit of its own stays Failed, whatever the node's pressure does. A pod
+// A pod that exceeds a limit of its own stays Failed when the node's pressure begins or ends. A pod
 // of another UID is not evicted.
 //
 // Shows: C-1.35.9

@@ -24,8 +24,8 @@ func (m *machine) forbidding(names ...string) {
 	}
 }
 
-// After a reboot a pod that a policy now forbids does not start from the last good set of its
-// source, nor from its record alone. The others start.
+// After a reboot a pod that a policy now forbids does not start: neither from the last good set of
+// its source, nor from its record alone. The others start.
 //
 // Shows: D1
 func TestForbidden_RestoredPodAfterReboot_DoesNotStart(t *testing.T) {

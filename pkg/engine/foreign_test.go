@@ -9,7 +9,7 @@ import (
 )
 
 // Pods of another root that are created and removed leave nothing behind in the sync loop,
-// whatever their names.
+// whatever their names are.
 func TestListing_PodsOfAnotherRootAreGone_AreForgotten(t *testing.T) {
 	l := orderLoop(Config{})
 	l.state, l.start.phase = &podconfig.Merged{}, phaseReady

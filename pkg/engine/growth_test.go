@@ -67,9 +67,9 @@ func (m *machine) differences(pods ...string) []string {
 	return n.Check()
 }
 
-// TestGrowth_ManyRestartsPodsAndEdits_RootIsAsTheTableSays: agents that come and go, containers
-// that crash and write logs, pods that are edited, removed and added leave only files that a row of
-// the table explains, within its bound. In the end there are no files of pods.
+// TestGrowth_ManyRestartsPodsAndEdits_RootIsAsTheTableSays: agents come and go, containers
+// crash and write logs, and pods are edited, removed and added. Every file that they leave belongs
+// to a row of the table, and stays within the row's bound. In the end there are no files of pods.
 func TestGrowth_ManyRestartsPodsAndEdits_RootIsAsTheTableSays(t *testing.T) {
 	root := t.TempDir()
 	bubble(t, func(t *testing.T, m *machine) {

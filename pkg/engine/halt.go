@@ -32,14 +32,15 @@ func (h Halt) same(o Halt) bool {
 		(a == nil) == (b == nil) && (a == nil || *a == *b)
 }
 
-// Halt stops all pods in order, each within its grace, and starts none until Resume. It closes
-// the channel when each pod has stopped, or its time is over. Another Halt replaces the one
-// before; an equal one continues it. An agent that starts while the node is halted needs
-// Config.Halted, so that it starts nothing before the first call. Halt returns when the sync loop
-// has the request. It returns an error if ctx ends before that, or after a minute.
+// Halt stops all pods in order, each within its grace, and starts none until Resume. It returns
+// when the sync loop has the request. The sync loop closes ended when each pod has stopped or has
+// used up its time, or at Resume. Another Halt replaces the one before; an equal one continues it.
+// An agent that starts while the node is halted needs Config.Halted, so that it starts nothing
+// before the first call. Halt returns an error if ctx ends before the sync loop has the request, or
+// after a minute.
 func (e *Engine) Halt(ctx context.Context, h Halt) (ended <-chan struct{}, err error) {
 	done := make(chan struct{})
-	return done, e.sendHalt(ctx, haltRequest{of: &h, ended: done})
+	return done, e.sendHalt(ctx, haltRequest{halt: &h, ended: done})
 }
 
 // Resume lets pods start again. It returns as Halt does.
@@ -58,13 +59,13 @@ func (e *Engine) sendHalt(ctx context.Context, r haltRequest) error {
 
 // haltRequest is a call of Halt, or of Resume.
 type haltRequest struct {
-	of    *Halt // nil: resume
+	halt  *Halt // nil: resume
 	ended chan struct{}
 }
 
 // halting is the halt of the node, as the sync loop carries it out.
 type halting struct {
-	of       *Halt // nil: pods may run
+	halt     *Halt // nil: pods may run
 	progress shutdown.Progress
 	again    <-chan time.Time // fires when the next decision is due; nil: after the next report
 	waiters  []chan struct{}  // closed when the halt has finished
@@ -86,7 +87,7 @@ func (h podHalt) terminates(want *pod.Spec) bool {
 
 // haltOf returns the effect of the halt on a pod.
 func (l *loop) haltOf(e *entry) (h podHalt) {
-	if of := l.view.halting.of; of != nil {
+	if of := l.nodeState.halting.halt; of != nil {
 		h = podHalt{of.HaltReason, of.Shutdown, !e.haltBegun.IsZero(), e.haltLimit}
 	}
 	return h
@@ -94,8 +95,8 @@ func (l *loop) haltOf(e *entry) (h podHalt) {
 
 // handleHalt begins a halt of the node, replaces the one in progress, or ends it.
 func (l *loop) handleHalt(ctx context.Context, r haltRequest) {
-	h := &l.view.halting
-	if r.of != nil && h.of != nil && h.of.same(*r.of) { // the one in progress continues
+	h := &l.nodeState.halting
+	if r.halt != nil && h.halt != nil && h.halt.same(*r.halt) { // the one in progress continues
 		if h.over {
 			close(r.ended)
 		} else {
@@ -104,10 +105,10 @@ func (l *loop) handleHalt(ctx context.Context, r haltRequest) {
 		return
 	}
 	waiters := h.waiters
-	*h = halting{of: r.of}
-	if r.of != nil {
+	*h = halting{halt: r.halt}
+	if r.halt != nil {
 		h.waiters = slices.Concat(waiters, []chan struct{}{r.ended})
-		l.log.Info("Stopping all pods", "reason", r.of.Message)
+		l.log.Info("Stopping all pods", "reason", r.halt.Message)
 	} else {
 		for _, w := range waiters {
 			close(w)
@@ -125,23 +126,23 @@ func (l *loop) handleHalt(ctx context.Context, r haltRequest) {
 	}
 }
 
-// continueHalt stops the pods whose turn has come.
+// continueHalt stops the pods that shutdown.Order.Next names now.
 func (l *loop) continueHalt() {
-	h := &l.view.halting
-	if h.of == nil || !l.start.dispatching() || h.over && !l.hasNewToHalt() {
+	h := &l.nodeState.halting
+	if h.halt == nil || !l.start.dispatching() || h.over && !l.hasNewToHalt() {
 		return
 	}
 	h.over = false
 	entries, pods := l.haltedPods()
 	now := time.Now()
-	d := h.of.Order.Next(pods, &h.progress, now)
+	d := h.halt.Order.Next(pods, &h.progress, now)
 	for _, s := range d.Stops {
 		e := entries[s.Pod]
 		e.haltBegun, e.haltLimit = now, s.Limit
 		l.queueUpdate(e, true)
 		if e.last != nil && e.last.runs {
 			grace := podview.GraceDuration(min(pods[s.Pod].Grace, s.Limit))
-			l.log.Info("Stopping pod", "pod", e.key.String(), "reason", h.of.Message, "grace", grace.String())
+			l.log.Info("Stopping pod", "pod", e.key.String(), "reason", h.halt.Message, "grace", grace.String())
 		}
 	}
 	h.again = nil
@@ -204,8 +205,8 @@ func (l *loop) haltedPods() ([]*entry, []shutdown.Pod) {
 	return entries, pods
 }
 
-// noteHalt records that the halt stops the instance, once podHalt.stop is set. If a stop has already
-// begun, the halt can only make it shorter.
+// noteHalt records that the halt stops the instance, once podHalt.stop is set. If a stop has
+// already begun, the halt can only shorten it.
 func (w *worker) noteHalt() {
 	h := w.update.halt
 	if !h.stop || !w.last.looked || w.rec.Terminal != "" || w.rec.Instance == 0 {

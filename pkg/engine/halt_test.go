@@ -121,7 +121,7 @@ func TestHalt_DrainedNode_StopsInOrderAndStartsNothing(t *testing.T) {
 }
 
 // TestHalt_GracePeriods_AreKept: a pod gets its own grace, at most the period of its class, also
-// if the agent is killed meanwhile; a class that takes too long does not delay the next one.
+// if the agent is killed meanwhile. A class that takes too long does not delay the next one.
 //
 // Shows: C-1.36.2
 func TestHalt_GracePeriods_AreKept(t *testing.T) {

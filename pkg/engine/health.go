@@ -28,9 +28,9 @@ func (e *Engine) Healthy(ctx context.Context) error {
 	}
 }
 
-// stuck returns an error that names a worker that has been planning for too long; nil if there is
-// none.
-func (l *loop) stuck(now time.Time) error {
+// hungWorker returns an error that names a worker that has been planning for too long; nil if there
+// is none.
+func (l *loop) hungWorker(now time.Time) error {
 	for _, e := range l.pods {
 		if e.planningSince == nil {
 			continue

@@ -33,7 +33,7 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 		w.log.Warn("Hook failed", "hook", "postStart", "container", s.Container, "error", err)
 		w.rec.setNotes(id, func(notes *pod.ContainerNotes) { notes.PostStart = pod.HookFailed })
 		w.event(v.Want, s.Container, pod.EventWarning, eventPostStart, "PostStartHook failed")
-		w.failedSteps.of[s.Container] = pod.Failure{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
+		w.failedSteps.byContainer[s.Container] = pod.Failure{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
 		w.save()
 		return errStale // the next plan stops the container before it starts another
 	}

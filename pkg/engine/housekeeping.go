@@ -19,8 +19,8 @@ type listing struct {
 }
 
 // lister is the job that makes a listing, in a goroutine of its own, to find pods that the loop
-// does not know. It takes one at the start, after a hint about an unknown pod or about all pods, and
-// after a listing that failed. It never takes two at a time.
+// does not know. It makes one at the start, after a hint about an unknown pod or about all pods, and
+// after a listing that failed. It never makes two at a time.
 type lister struct {
 	running bool
 	done    chan listing     // capacity 0
@@ -35,7 +35,7 @@ func newLister() lister {
 // housekeep has admission judge the pods that wait for the Node object. It also starts evicted pods
 // again when they may start, and makes a listing if one is due.
 func (l *loop) housekeep(ctx context.Context) {
-	if l.view.pending {
+	if l.nodeState.pending {
 		l.admit(ctx)
 	}
 	l.revive(ctx)
@@ -122,7 +122,7 @@ func (l *loop) handleListing(ctx context.Context, found listing) {
 		if o.Spec = r.Want; r.Want != nil {
 			o.Layer = r.Want.Origin.Layer()
 		}
-		l.note(r.Key, o)
+		l.noteOrphan(r.Key, o)
 	}
 	for _, a := range found.pods {
 		o := orphan{uid: a.UID}
@@ -130,7 +130,7 @@ func (l *loop) handleListing(ctx context.Context, found listing) {
 		if a.Sandbox != nil {
 			o.Layer = a.Sandbox.Layer
 		}
-		l.note(a.Key, o)
+		l.noteOrphan(a.Key, o)
 		if noted, known := l.orphans[a.Key]; known {
 			noted.notePlaced(a)
 			l.orphans[a.Key] = noted
@@ -140,7 +140,7 @@ func (l *loop) handleListing(ctx context.Context, found listing) {
 		l.forgetForeign(found)
 	}
 	if found.only == nil && l.start.dispatching() && l.cfg.CPUs != nil {
-		l.view.freed = true // admission counts the allocations of the pods that it found
+		l.nodeState.freed = true // admission counts the allocations of the pods that it found
 	}
 	l.adoptDevices(found)
 	l.adoptClaims(found)
@@ -148,16 +148,17 @@ func (l *loop) handleListing(ctx context.Context, found listing) {
 		l.start.adopt(found)
 		l.reviewPlaced()
 		for key, uid := range l.mode.down {
-			l.note(key, orphan{uid: uid})
+			l.noteOrphan(key, orphan{uid: uid})
 		}
 		l.begin(ctx)
 	}
 	l.judgeOrphans(ctx)
 }
 
-// note adds an orphaned pod, unless the loop has an entry for it. For one listing, the caller first
-// notes the records, and then the pods of the runtime: these do not replace a record.
-func (l *loop) note(key pod.Key, o orphan) {
+// noteOrphan adds an orphaned pod, unless the loop has an entry for it. For one listing, the caller
+// first notes the records, and then the pods of the runtime. A pod of the runtime does not replace
+// its record.
+func (l *loop) noteOrphan(key pod.Key, o orphan) {
 	old, known := l.orphans[key]
 	switch {
 	case l.pods[key] != nil:
@@ -177,9 +178,9 @@ func (l *loop) note(key pod.Key, o orphan) {
 	l.orphans[key] = o
 }
 
-// isForeign reports whether an orphaned pod belongs to an agent with another root directory. Such
-// a pod has appeared while this agent held the lock of its own root directory, and its source is
-// none of this agent's.
+// isForeign reports whether an orphaned pod belongs to an agent with another root directory: it
+// appeared after this agent had locked its own root directory, and this agent does not have its
+// source.
 func (l *loop) isForeign(o orphan) bool {
 	if o.foundAtStart || l.state == nil {
 		return false
@@ -189,7 +190,7 @@ func (l *loop) isForeign(o orphan) bool {
 }
 
 // forgetForeign forgets the foreign pods that a listing no longer found. Otherwise their number
-// would grow without limit: another agent makes pods with ever new names.
+// would grow without limit, since the other agent may use a new name for each pod.
 func (l *loop) forgetForeign(found listing) {
 	there := make(map[pod.Key]bool, len(found.pods))
 	for _, a := range found.pods {
@@ -216,7 +217,7 @@ func (l *loop) isTakenDown(key pod.Key) bool {
 // judgeOrphans stops each orphaned pod once its source has answered without it. If that source is
 // not configured any more, all sources have to answer first. Pods of agents with another root
 // directory continue (isForeign). A runonce stops only the pods that it takes down. An orphaned
-// pod that is in the desired set gets its spec as soon as due allows it.
+// pod that is in the desired set gets its spec as soon as specToRun allows it.
 func (l *loop) judgeOrphans(ctx context.Context) {
 	if !l.start.dispatching() {
 		return
@@ -267,7 +268,7 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 // stopOrphan has a worker stop and remove an orphaned pod.
 func (l *loop) stopOrphan(ctx context.Context, key pod.Key, o orphan) {
 	delete(l.orphans, key)
-	e := l.entry(key)
+	e := l.addEntry(key)
 	e.admitted, e.uid, e.lastWant = true, o.uid, o.Spec
 	e.podCPUs = o.podCPUs
 	e.hold(o.uids()...)

@@ -8,8 +8,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Running pods that do not change cost one list for all of them together, and no read of any
-// of them, from the first minute on.
+// Running pods that do not change cost one list for all of them together, and no read of a
+// single one. This holds from the first minute on.
 //
 // Shows: I5
 func TestIdlePodsAreNotLookedAt(t *testing.T) {

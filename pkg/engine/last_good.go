@@ -19,12 +19,12 @@ type lastGoodWriter struct {
 	complete bool // pendingSets.only was sent; only keep uses this field
 }
 
-// pendingSets are changes that have not reached the disk.
+// pendingSets are changes that are not on the disk yet.
 type pendingSets struct {
 	layers map[string]*pendingLayer // by name
-	// only names the configured layers, once all of them have answered: run then removes the
-	// sets of all other layers from the disk. Before that it keeps them: the command line may
-	// name a wrong source, and the next agent may have the right one. nil until then.
+	// only names the configured layers, once all of them have answered; nil before. With it, run
+	// removes the sets of all other layers from the disk. Until all layers have answered, run keeps
+	// them: the command line may name a wrong source, and the next one may correct that.
 	only map[string]bool
 }
 
@@ -99,7 +99,8 @@ func (u *pendingSets) add(newer pendingSets) {
 	}
 }
 
-// close has run end after a last write. The goroutine that calls keep calls close last.
+// close ends run after a last write. The goroutine that calls keep calls close, and calls keep no
+// more.
 func (w *lastGoodWriter) close() { close(w.queue) }
 
 // run writes the queued changes until close. It tries a failed write again with the next change,

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// storageRounds is the number of rounds of measurements of which one reads the writable layers. The
-// runtime computes the sizes of these layers only every few seconds.
+// storageRounds is how many rounds of measurements pass from one that reads the writable layers to
+// the next such round. The runtime computes the sizes of these layers only every few seconds.
 const storageRounds = 3
 
 // storageLimits says which limits of disk space nodectl has to measure for a pod (C-1.35.9).
@@ -44,7 +44,7 @@ type overfull struct {
 	key      pod.Key
 	uid      string
 	instance int
-	message  string // which limit, for a person; "": it exceeds none
+	message  string // names the limit; "": it exceeds none
 }
 
 // measurement is the periodic job that measures the disk space of pods with such limits, in a
@@ -52,7 +52,7 @@ type overfull struct {
 // measurements of other pods only once, by podPatience.
 type measurement struct {
 	running bool
-	rounds  int // how many were due
+	rounds  int // the rounds that were due so far
 	calls   *boundedcall.Calls
 	found   chan overfull // capacity 0: an instance that exceeds a limit
 	done    chan struct{} // capacity 1: a round is over

@@ -25,7 +25,7 @@ import (
 const housekeepingPeriod = 2 * time.Second
 
 // loop is the sync loop: the one goroutine that dispatches. Only that goroutine uses its fields,
-// except the channels. Workers get a workerEnv, from which they cannot reach the fields.
+// except the channels. Workers get a workerEnv, through which they cannot reach these fields.
 type loop struct {
 	cfg     Config
 	log     *slog.Logger
@@ -38,9 +38,9 @@ type loop struct {
 
 	start startup
 	// state is the desired state; runtime is the last known readiness of the runtime.
-	state   *podconfig.Merged
-	runtime pod.RuntimeReady
-	view    nodeView
+	state     *podconfig.Merged
+	runtime   pod.RuntimeReady
+	nodeState nodeState
 
 	pods    map[pod.Key]*entry
 	order   podOrder
@@ -57,9 +57,9 @@ type loop struct {
 
 // runMode is how Run and Once differ.
 type runMode struct {
-	// serves is true for serve: the loop stops orphaned pods, sweeps directories of unknown
-	// pods, and reports pods that were removed while no agent ran. runonce does none of these,
-	// except that it stops the pods in down.
+	// serves is true for serve. Only then the loop stops orphaned pods, sweeps directories of
+	// unknown pods, and reports pods that were removed while no agent ran. runonce also stops
+	// pods, but only those for which isTakenDown is true.
 	serves bool
 	// down holds the pods that runonce stops and removes (UntilGone), with their UIDs; nil for
 	// none.
@@ -130,21 +130,21 @@ type entry struct {
 
 // admission is the decision of admission about a pod.
 type admission struct {
-	admitted   bool      // by this agent, or it ran when this agent started
-	ended      bool      // terminated, or finally refused: it holds no room and no port
-	refused    refusal   // of the pod, or of the newest edit of an admitted pod
-	allocated  *pod.Spec // the spec whose resources are allocated to it; nil: none yet
-	holds      []string  // UIDs under which instances of it may exist, beside that of allocated
-	resize     refusal   // why the resources that entry.want requests are not allocated
-	allocation allocation
+	admitted   bool       // by this agent, or it ran when this agent started
+	ended      bool       // terminated, or finally refused: it holds no room and no port
+	refused    refusal    // of the pod, or of the newest edit of an admitted pod
+	allocated  *pod.Spec  // the spec whose resources are allocated to it; nil: none yet
+	holds      []string   // UIDs under which instances of it may exist, beside that of allocated
+	resize     refusal    // why the resources that entry.want requests are not allocated
+	allocation allocation // the cache of withAllocated
 	podCPUs
-	// before has the CPUs and memory that its containers had before an edit. It is nil without an
-	// edit, and when a report shows on which CPUs containers still run.
-	before *placements
+	// placedBefore has the CPUs and memory that its containers had before an edit. It is nil without
+	// an edit, and after a report about that edit: runsOn then has the CPUs of running containers.
+	placedBefore *placements
 	// unplaced is why the pod got no other exclusive CPUs or NUMA memory after the machine had lost
 	// those of the pod. While it is set, no container of the pod starts.
 	unplaced refusal
-	shown    placedSpec
+	shown    placedSpec // the cache of withPlaced
 }
 
 // link connects an entry to its worker.
@@ -164,7 +164,7 @@ type orphan struct {
 	// foundAtStart says that a listing found it before the first dispatch.
 	foundAtStart bool
 	logged       bool // the loop has logged why it does not stop the pod yet
-	// revived says that it was evicted and that another instance is due: admission judges it.
+	// revived says that it was evicted, and that its next instance may start: admission judges it.
 	revived  bool
 	instance int // of its record; 0: it has none
 	podCPUs
@@ -195,10 +195,10 @@ func (e *Engine) newLoop(serves bool) *loop {
 		waiting: make(map[pod.Key]bool),
 		jobs:    jobs{newLister(), newRotation(), newMeasurement()},
 
-		order: podOrder{dependents: make(map[pod.Key][]*entry)},
-		view:  nodeView{halting: halting{of: e.cfg.Halted}, pressure: pressures{evicted: make(map[pod.Key]bool)}},
+		order:     podOrder{dependents: make(map[pod.Key][]*entry)},
+		nodeState: nodeState{halting: halting{halt: e.cfg.Halted}, pressure: pressures{evicted: make(map[pod.Key]bool)}},
 	}
-	l.view.cpus.writer = newStateWriter(e.cfg)
+	l.nodeState.cpus.writer = newStateWriter(e.cfg)
 	if e.cfg.Devices != nil {
 		l.in.devices = e.cfg.Devices.Changed()
 	}
@@ -249,12 +249,12 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case <-l.jobs.measurement.done:
 			l.jobs.measurement.running = false
 		case answer := <-l.in.healthChecks:
-			answer <- l.stuck(time.Now())
+			answer <- l.hungWorker(time.Now())
 		case o := <-l.in.operations:
 			l.handleOperation(ctx, o)
 		case r := <-l.in.halts:
 			l.handleHalt(ctx, r)
-		case <-l.view.halting.again:
+		case <-l.nodeState.halting.again:
 		case <-l.in.devices:
 			l.handleDevices(ctx)
 		case <-l.in.claims:
@@ -277,8 +277,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if l.view.freed {
-			l.view.freed = false
+		if l.nodeState.freed {
+			l.nodeState.freed = false
 			l.admit(ctx)
 		}
 		l.continueHalt()
@@ -290,8 +290,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	}
 }
 
-// handleBatch gives the worker of every pod that the batch's updates name its newest spec. The
-// op of an update does not matter (C-1.14.5).
+// handleBatch sends each worker the newest spec of its pod, if an update of the batch names the pod.
+// The op of an update does not matter (C-1.14.5).
 func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	l.logState(b.State)
 	l.state = b.State
@@ -329,14 +329,14 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		}
 		e.next = nil
 	} else if e == nil || l.waiting[key] {
-		if want = l.due(ctx, key, want); want == nil {
+		if want = l.specToRun(ctx, key, want); want == nil {
 			return
 		}
 	}
 	terminated := false
 	if e == nil {
 		o, onNode := l.orphans[key]
-		e = l.entry(key)
+		e = l.addEntry(key)
 		// A pod that was found on the node stays admitted (C-1.31.5). If its spec was not
 		// recorded and the desired UID is another one, admission judges the pod.
 		e.admitted, e.allocated = onNode && !o.revived && (o.Spec != nil || o.Is(want)), o.Spec
@@ -376,8 +376,8 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	l.queueUpdate(e, true)
 }
 
-// entry adds a pod to the loop's table.
-func (l *loop) entry(key pod.Key) *entry {
+// addEntry adds a pod to the loop's table.
+func (l *loop) addEntry(key pod.Key) *entry {
 	l.ids.entry++
 	e := &entry{key: key, seq: l.ids.entry, since: time.Now()}
 	l.pods[key] = e
@@ -410,7 +410,7 @@ func (l *loop) updateAll(ctx context.Context) {
 	}
 }
 
-// resync has the workers of all pods that are not settled read them again. Settled pods need no
+// resync has the worker of each pod that is not settled read the pod again. A settled pod needs no
 // resync: pleg lists all sandboxes and containers, and sends a hint for each difference.
 func (l *loop) resync(ctx context.Context) {
 	for _, e := range l.pods {

@@ -30,7 +30,7 @@ func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id strin
 	}
 	w.rec.setNotes(id, func(notes *pod.ContainerNotes) { notes.Resources = want.Resources(container) })
 	w.save()
-	delete(w.failedSteps.of, container)
+	delete(w.failedSteps.byContainer, container)
 	return nil
 }
 
@@ -40,11 +40,12 @@ type lowered struct {
 	err string    // why a later attempt failed; "": there was none
 }
 
-// lowerAgain is the delay before limits that could not be lowered are lowered again.
-const lowerAgain = time.Minute
+// lowerRetry is how long the worker waits after a failed lower.
+const lowerRetry = time.Minute
 
 // lower lowers the limits of the pod's cgroup, once all its containers are as desired. changed
-// says that it failed for the first time, or succeeded after a failure: the status shows that.
+// says that the pod's status has to be reported again: lower failed for the first time, or succeeded
+// after a failure.
 func (w *worker) lower(v plan.View, p plan.Plan) (changed bool) {
 	if v.Have.Sandbox == nil || w.rec.Terminal != "" {
 		w.lowered = lowered{} // it is about an instance that has ended

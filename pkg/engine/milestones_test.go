@@ -105,8 +105,8 @@ func TestP21_EndAtTheDeadlineMeetsNoCondition(t *testing.T) {
 	})
 }
 
-// P21: when all pods are removed, dependents stop first, whatever the condition, and each is
-// gone before the next one stops.
+// P21: when all pods are removed, dependents stop first under every condition. Each is gone
+// before the next one stops.
 //
 // Shows: P21
 func TestP21_ReverseStopForEachCondition(t *testing.T) {

@@ -10,13 +10,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// nodeView is the sync loop's state of the node.
-type nodeView struct {
+// nodeState is the sync loop's state of the node.
+type nodeState struct {
 	pressure pressures
 
 	unseen  bool // the agent had not read the Node object when admission ran last
 	pending bool // a pod waits until the Node object is known
-	freed   bool // this iteration of the loop freed room, a port or a UID: admission runs at its end
+	freed   bool // room, a port, a UID or a CPU may have become free: admission runs at the end of this iteration
 	halting halting
 	cpus    cpuView
 	// devicesKnown says that a listing has found all containers with devices, and claimsKnown all
@@ -24,19 +24,20 @@ type nodeView struct {
 	devicesKnown, claimsKnown bool
 }
 
-// node returns the node as admission sees it. If there is an API server, labels and taints are
-// those of the Node object there (C-1.31.3); others may have changed them since registration.
+// node returns the node for admission. Labels and taints are those of the Node object at the API
+// server, once the agent has read it (C-1.31.3): other clients may have changed them since the
+// registration.
 func (l *loop) node() plan.Node {
 	n := l.cfg.Node
 	n.Devices = map[v1.ResourceName]pod.DeviceSupply{}
 	if l.cfg.Devices != nil {
 		n.Devices = l.cfg.Devices.Supply()
 	}
-	n.Pressure = l.view.pressure.now
-	if of := l.view.halting.of; of != nil {
-		n.Halted = of.HaltReason
+	n.Pressure = l.nodeState.pressure.now
+	if of := l.nodeState.halting.halt; of != nil {
+		n.HaltReason = of.HaltReason
 	}
-	l.view.unseen = false
+	l.nodeState.unseen = false
 	if l.cfg.NodeSeen == nil {
 		return n
 	}
@@ -44,14 +45,14 @@ func (l *loop) node() plan.Node {
 	if ok {
 		n.Labels, n.Taints = labels, taints
 	}
-	l.view.unseen = !ok
+	l.nodeState.unseen = !ok
 	return n
 }
 
 // isEarly reports whether admission has refused a pod for labels or taints of the node although the
 // agent has not read the Node object yet. Such a pod does not fail: admission judges it again.
 func (l *loop) isEarly(r plan.Refusal) bool {
-	return l.view.unseen && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
+	return l.nodeState.unseen && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
 }
 
 // doTimed calls do, and passes its duration to Config.PodWorkerDuration if the plan has steps.

@@ -315,13 +315,13 @@ func TestSweep_OlderInstanceOfAnEditedPod_KeepsItsDirectory(t *testing.T) {
 	var workers sync.WaitGroup
 	l := orderLoop(Config{Volumes: asked{stay: stay}})
 	l.workers = &workers
-	e := l.entry(in("web"))
+	e := l.addEntry(in("web"))
 	e.lastWant, e.allocated = mkpod("web", ofUID("last")), mkpod("web", ofUID("allocated"))
 	e.hold("held")
-	l.note(in("db"), orphan{uid: "recorded"})
+	l.noteOrphan(in("db"), orphan{uid: "recorded"})
 	found := orphan{uid: "shown"}
 	found.ShownUID, found.Layer = "shown", "file:/m"
-	l.note(in("db"), found)
+	l.noteOrphan(in("db"), found)
 	l.sweepDirectories(t.Context())
 	workers.Wait()
 	want := map[string]bool{"last": true, "allocated": true, "held": true, "recorded": true, "shown": true, "unknown": false}
@@ -330,8 +330,8 @@ func TestSweep_OlderInstanceOfAnEditedPod_KeepsItsDirectory(t *testing.T) {
 	}
 }
 
-// A pod of an API server whose end the server shows, and that never ran here, records nothing
-// under its UID and does not hold it: a static pod with that UID starts.
+// An API server shows the end of a pod that never ran here. The agent records nothing under the
+// pod's UID and does not hold it: a static pod with that UID starts.
 func TestEnded_PodNeverRanHere_LeavesItsUIDFree(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

@@ -27,9 +27,9 @@ const (
 
 // Once brings the pods of set to the state that until names, and returns the result of each.
 // When it returns, running containers continue. Unlike Run, it stops and changes no pod outside
-// set. With UntilGone it stops and removes the pods of set. Once does not wait for pods that cannot
-// reach the state: they have the result failed, or rejected if they were not admitted. When ctx is
-// done first, the other pods have the result timeout, and the error is ctx's.
+// set. With UntilGone it stops and removes the pods of set. Once does not wait for a pod that cannot
+// reach the state: the result of such a pod is failed, or rejected if it was not admitted. If ctx
+// ends first, the result of the remaining pods is timeout, and the error is ctx.Err().
 //
 // With Config.Workloads, unless until is UntilGone, the set changes with the pods of its
 // workloads. These pods have no result of their own: each workload has one.
@@ -77,9 +77,10 @@ func (l *loop) finalReport(ctx context.Context, spec *pod.Spec, results map[pod.
 	return r
 }
 
-// arrived puts into results every pod that is gone (UntilGone) or for which judge has a result,
-// and reports whether all have one. With UntilReady, it removes a pod that is no longer ready
-// from results again; with the other states the first result stays.
+// arrived stores the result of each pod that has one in results, and reports whether all pods have
+// one. With UntilGone, a pod has one when it is gone, else when judge returns one. With UntilReady,
+// arrived removes a pod that is no longer ready from results. With the other states the first
+// result stays.
 func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]feed.PodReport) bool {
 	if !l.start.dispatching() {
 		return false

@@ -20,8 +20,8 @@ type Workloads interface {
 	// Has reports whether a workload has the pod, and leaves whether the workload has given it up.
 	Has(key pod.Key) (has, leaves bool)
 	// Results returns the result of each workload, "" while Once has to wait for it. set is the
-	// newest set, which lacks the rejected pods of workloads. pods has the newest reports of their
-	// pods.
+	// newest set; it does not contain the rejected pods of workloads. pods has the newest report
+	// of each pod of a workload.
 	Results(until Until, set *podconfig.Merged, pods map[pod.Key]feed.PodReport) []feed.WorkloadReport
 }
 
@@ -30,9 +30,9 @@ func (e *Engine) onceWithWorkloads(ctx context.Context, l *loop, until Until, re
 	w := e.cfg.Workloads
 	l.mode.leaves = func(key pod.Key) bool { has, leaves := w.Has(key); return has && leaves }
 	l.mode.finished = func() bool {
-		var whole bool
-		whole, rep.Workloads = l.arrivedWithWorkloads(w, until, results)
-		return whole
+		var complete bool
+		complete, rep.Workloads = l.arrivedWithWorkloads(w, until, results)
+		return complete
 	}
 	err = e.run(ctx, l, func(ctx context.Context, out chan<- podconfig.Batch) {
 		for b := range w.Batches(ctx) {
@@ -64,10 +64,10 @@ func (e *Engine) onceWithWorkloads(ctx context.Context, l *loop, until Until, re
 	return rep, err
 }
 
-// arrivedWithWorkloads is arrived for the current set: every pod that no workload has, and every
-// workload, has a result. results gets those of the pods.
-func (l *loop) arrivedWithWorkloads(w Workloads, until Until, results map[pod.Key]feed.PodReport) (whole bool, workloads []feed.WorkloadReport) {
-	whole = l.start.dispatching()
+// arrivedWithWorkloads is arrived for a set with workloads. It reports whether each workload has a
+// result, and each pod that belongs to no workload. It stores the results of these pods in results.
+func (l *loop) arrivedWithWorkloads(w Workloads, until Until, results map[pod.Key]feed.PodReport) (complete bool, workloads []feed.WorkloadReport) {
+	complete = l.start.dispatching()
 	ofWorkloads := make(map[pod.Key]feed.PodReport)
 	if l.state != nil {
 		for spec := range l.state.Pods.All() {
@@ -79,13 +79,13 @@ func (l *loop) arrivedWithWorkloads(w Workloads, until Until, results map[pod.Ke
 			if known && (r.Result != "" || until == UntilReady) {
 				results[spec.Key] = r
 			}
-			whole = whole && results[spec.Key].Result != ""
+			complete = complete && results[spec.Key].Result != ""
 		}
 	}
 	maps.DeleteFunc(results, func(_ pod.Key, r feed.PodReport) bool { return r.Result == "" })
 	workloads = w.Results(until, cmp.Or(l.state, &podconfig.Merged{}), ofWorkloads)
 	for _, r := range workloads {
-		whole = whole && r.Result != ""
+		complete = complete && r.Result != ""
 	}
-	return whole, workloads
+	return complete, workloads
 }

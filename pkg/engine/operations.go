@@ -38,7 +38,7 @@ type operation struct {
 	grace      *int64    // seconds; nil: the pod's own
 	eviction   *Eviction // of an opEvict
 	state      atomic.Int32
-	answer     chan error // capacity 1: the loop, or the worker that acknowledges, sends once; a second answer is dropped
+	answer     chan error // capacity 1: reply sends the first answer, and drops others
 }
 
 // The states of an opEvict. It leaves evictPending once: a worker begins it, or its caller withdraws
@@ -74,25 +74,28 @@ func (o *operation) reply(err error) {
 	}
 }
 
-// Restart stops containers of a pod, each with its preStop hook and its grace, or with the
-// given one. It starts them again in the same sandbox. Restart policy and back-off do not
+// Restart stops containers of a pod, each with its preStop hook, and starts them again in the same
+// sandbox. grace is in seconds; nil is each container's own. Restart policy and back-off do not
 // apply; the restart counts rise. Without names, it restarts all running regular containers
 // and sidecars. It returns when the worker has written the request into the pod's record: this
 // agent, or the next one, completes it. If that write fails, Restart returns nil all the same,
-// and only this agent completes the request. An error is ErrNoPod, a *RefusedError, or a
-// timeout at the end of ctx, or after a minute.
+// and only this agent completes the request.
+//
+// An error wraps ErrNoPod, or is a *RefusedError. When ctx ends, or after a minute, the error wraps
+// that of the context.
 func (e *Engine) Restart(ctx context.Context, key pod.Key, containers []string, grace *int64) error {
 	return e.request(ctx, &operation{kind: opRestart, key: key, containers: containers, grace: grace})
 }
 
-// Delete stops the current instance of a pod, with its grace or the given one. A pod in the
-// desired set then starts again as a new instance; a pod that is not in it is removed. Delete
+// Delete stops the current instance of a pod. grace is in seconds; nil is the pod's own. A pod in
+// the desired set then starts again as a new instance; a pod that is not in it is removed. Delete
 // refuses a pod of an API server: it has to be deleted at that server. It also refuses a pod whose
 // UID is not uid; an empty uid matches every pod. Delete returns as Restart does.
 func (e *Engine) Delete(ctx context.Context, key pod.Key, uid string, grace *int64) error {
 	return e.request(ctx, &operation{kind: opDelete, key: key, uid: uid, grace: grace})
 }
 
+// request sends an operation to the sync loop, and waits for the answer.
 func (e *Engine) request(ctx context.Context, o *operation) error {
 	if o.grace != nil && *o.grace < 0 {
 		return &RefusedError{"grace period of " + fmt.Sprint(*o.grace) + " seconds must not be negative"}
@@ -123,7 +126,7 @@ func (l *loop) handleOperation(ctx context.Context, o *operation) {
 		l.operateOnOrphan(ctx, o)
 		return
 	}
-	if of := l.view.halting.of; o.kind == opRestart && of != nil {
+	if of := l.nodeState.halting.halt; o.kind == opRestart && of != nil {
 		o.reply(&RefusedError{fmt.Sprintf("pod %s would not start again: %s", o.key, of.Message)})
 		return
 	}
@@ -258,14 +261,14 @@ func (w *worker) acknowledge() {
 			continue
 		}
 		w.acked = o.number
-		err := w.note(o)
+		err := w.noteOperation(o)
 		w.save()
 		o.reply(err)
 	}
 }
 
-// note puts an operation into the record.
-func (w *worker) note(o *operation) error {
+// noteOperation puts an operation into the record.
+func (w *worker) noteOperation(o *operation) error {
 	switch o.kind {
 	case opDelete:
 		w.noteDelete(o.grace)
@@ -286,11 +289,11 @@ func (w *worker) note(o *operation) error {
 	for _, name := range names {
 		c, ok := w.last.containers[name]
 		if !ok || c.state == pod.StateCreated {
-			delete(w.failedSteps.of, name) // try a failed step of its start again at once
+			delete(w.failedSteps.byContainer, name) // try a failed step of its start again at once
 			continue
 		}
 		w.rec.setNotes(c.id, func(notes *pod.ContainerNotes) { notes.Killed, notes.Grace = pod.OnRequest, o.grace })
-		delete(w.failedSteps.of, name)
+		delete(w.failedSteps.byContainer, name)
 	}
 	return nil
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A worker that panics delays its own pod, and no other (F8).
+// A worker that panics delays only its own pod (F8).
 const (
 	panicWindow = time.Minute
-	// maxPanics in one panicWindow quarantine the pod: the worker leaves it alone until its
-	// spec changes.
+	// maxPanics is how many panics in one panicWindow quarantine the pod: the worker then leaves
+	// the pod unchanged until its spec changes.
 	maxPanics = 3
 )
 
@@ -71,8 +71,8 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	return true
 }
 
-// quarantine reports that the pod is left alone, and waits until its spec changes. Like wait it
-// returns false when the worker has to return.
+// quarantine reports that the worker leaves the pod unchanged, and waits until its spec changes.
+// Like wait it returns false when the worker has to return.
 func (w *worker) quarantine(ctx context.Context) bool {
 	r := report{key: w.key, seq: w.seq, gen: w.update.gen, fresh: true, final: true, pod: &v1.Pod{}, reportMetadata: reportMetadata{observedUID: w.reported.reportMetadata.observedUID, notDesired: w.update.want == nil}}
 	switch {

@@ -272,7 +272,7 @@ func TestF7_AWorkerLostInThoughtIsNamed(t *testing.T) {
 			planning.Store(now.Add(-since).UnixNano())
 		}
 		got := ""
-		if err := l.stuck(now); err != nil {
+		if err := l.hungWorker(now); err != nil {
 			got = err.Error()
 		}
 		if got != want {

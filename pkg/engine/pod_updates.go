@@ -9,10 +9,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// queueUpdate has flush send the entry's worker its newest update at the end of this iteration of
-// the loop. With changed, the update gets a new generation. Then the loop ignores reports about
-// older updates where they say that the pod is gone, has terminated, or has freed a UID. An update
-// that can change none of these, such as a probe status, needs no new generation.
+// queueUpdate has flush send the newest update to the entry's worker at the end of this iteration of
+// the loop. With changed, the update gets a new generation. If a report about an older generation
+// then says that the pod is gone, has terminated or has freed a UID, the loop ignores that. An
+// update that can change none of these facts, such as a probe status, needs no new generation.
 func (l *loop) queueUpdate(e *entry, changed bool) {
 	if changed {
 		l.ids.update++
@@ -101,8 +101,8 @@ type podUpdate struct {
 	runtime   bool // the runtime is ready
 	// resize is why the pod does not get the resources it requests.
 	resize refusal
-	// waits names the pod that has to reach its condition before this pod starts; "" for none.
-	// stopWaits names the pod that has to be gone before this pod stops; "" for none.
+	// waits is a text that names the pod that has to reach its condition before this pod starts.
+	// stopWaits is one that names the pod that has to be gone before this pod stops. "" is none.
 	waits, stopWaits string
 	stopUntil        time.Time // this pod stops then, even if the pod in stopWaits is not gone
 	// operations are the newest requested ones, in order; the worker knows which it has

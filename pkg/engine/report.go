@@ -33,16 +33,16 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 			l.want(ctx, e.key, e.next)
 		}
 		// A pod that was never admitted frees no room.
-		l.view.freed = l.view.freed || e.admitted || e.ended || e.next != nil || len(e.holds) > 0
+		l.nodeState.freed = l.nodeState.freed || e.admitted || e.ended || e.next != nil || len(e.holds) > 0
 		return
 	}
 	if e.noteHolds(&r) {
-		l.view.freed = true
+		l.nodeState.freed = true
 	}
 	if r.ended && !r.busy && !e.ended && r.gen == e.gen {
 		e.ended, l.order.current = true, false
-		l.updateDependencies(e) // they may stop now
-		l.view.freed = true     // its ports are free
+		l.updateDependencies(e)  // they may stop now
+		l.nodeState.freed = true // its ports are free
 	}
 	l.noteRuns(e, &r)
 	l.noteEvicted(&r)
@@ -130,7 +130,7 @@ func (l *loop) drop(e *entry, r *report) {
 		close(e.updates)
 	}
 	delete(l.pods, e.key)
-	delete(l.view.pressure.evicted, e.key)
+	delete(l.nodeState.pressure.evicted, e.key)
 	l.env.board.SetState(e.key, activity.State{})
 	l.forgetOrder(e)
 	reason := "no longer in the desired set"

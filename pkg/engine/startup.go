@@ -29,9 +29,8 @@ const (
 const layerTimeout = 500 * time.Millisecond
 
 // observeTimeout limits how long, after the first dispatch, the feed's readers wait for the
-// first report of every pod. A pod has none while the runtime does not answer about it, or while
-// its admission needs the Node object and that is not known. After this time readers get the
-// pods that have one.
+// first report of every pod. A pod has no report while the runtime does not answer, or while its
+// admission waits for the Node object. After this time readers get the pods that have one.
 const observeTimeout = 10 * time.Second
 
 // startup is the start of the sync loop.
@@ -39,7 +38,7 @@ type startup struct {
 	phase          phase
 	late           bool            // layerTimeout is over
 	found          map[string]bool // UIDs that the first listing found
-	whole          bool            // the first listing could read every pod and every record
+	complete       bool            // the first listing could read every pod and every record
 	since          time.Time       // when the first dispatch began
 	markedObserved bool            // the feed's MarkPodsObserved was called
 }
@@ -52,7 +51,7 @@ func (s *startup) dispatching() bool { return s.phase >= phaseSyncing }
 
 // adopt notes the result of the first listing.
 func (s *startup) adopt(found listing) {
-	s.phase, s.whole = phaseWaiting, found.err == nil && !found.damaged
+	s.phase, s.complete = phaseWaiting, found.err == nil && !found.damaged
 	s.found = make(map[string]bool, len(found.records)+len(found.pods))
 	for _, r := range found.records {
 		s.found[r.UID] = true
@@ -136,7 +135,7 @@ func (l *loop) noteAllReported(ctx context.Context) {
 			l.reportGone(key, nil) // it was removed while no agent ran
 		}
 	}
-	if l.mode.serves && l.start.whole {
+	if l.mode.serves && l.start.complete {
 		l.sweepDirectories(ctx)
 	}
 }

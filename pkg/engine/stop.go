@@ -15,11 +15,11 @@ import (
 // minStop is the least time a container gets to exit, however long its hook took.
 const minStop = podview.MinGrace * time.Second
 
-// stopped is a message from the goroutine of a stop to the worker. It sends one when the preStop
-// hook, if any, has ended, and one when the stop has ended.
+// stopped is a message from the goroutine of a stop to the worker. The goroutine sends one when the
+// preStop hook, if any, has ended, and one when the stop has ended.
 type stopped struct {
-	i    int  // which stop
-	hook bool // its hook has ended; else the stop
+	i    int  // the index of the stop
+	hook bool // true: the hook has ended; false: the stop has ended
 	err  error
 }
 
@@ -104,7 +104,7 @@ func (w *worker) runStops(ctx context.Context, stops []*stop, deadline *stopDead
 				updates = nil
 				continue
 			}
-			w.read(u)
+			w.apply(u)
 			if want := w.update.want; deleting(want) && want.Pod.DeletionGracePeriodSeconds != nil { // C-1.16.12
 				deadline.shorten(time.Now().Add(podview.GraceDuration(*want.Pod.DeletionGracePeriodSeconds)))
 			}

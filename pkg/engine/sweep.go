@@ -10,8 +10,8 @@ import (
 // share it.
 type sweep struct {
 	mu       sync.Mutex
-	known    map[string]bool // UIDs whose directories stay; nil while no removal runs
-	removing string          // the UID whose directories are being removed; "" for none
+	known    map[string]bool // the UIDs whose directories stay; nil while no removal runs
+	removing string          // the UID whose directories the removal removes now; "" for none
 	removed  chan struct{}   // closed when the directories of removing are gone
 }
 

@@ -108,9 +108,8 @@ func TestAdmission_TerminatingPodFoundAfterRestart_IsWaitedFor(t *testing.T) {
 	})
 }
 
-// TestAdmission_PodThatAServerEnded_IsWaitedFor: the API server shows a pod as Failed (its
-// node was unreachable); the kubelet and the scheduler do not count it any more while it
-// stops.
+// TestAdmission_PodThatAServerEnded_IsWaitedFor: the API server shows a pod as Failed, because its
+// node was unreachable. The kubelet and the scheduler do not count it any more while it stops.
 func TestAdmission_PodThatAServerEnded_IsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))

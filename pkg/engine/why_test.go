@@ -170,7 +170,7 @@ func silentResolver() *net.Resolver {
 }
 
 // One dependency of one pod hangs. Twenty other pods start as fast as without the hang and stay
-// ready, and within five seconds the agent names the reason why the pod waits.
+// ready. Within five seconds the agent names the reason why the pod waits.
 //
 // Shows: F22
 func TestHang_DependencyOfOnePod_OthersAreNotAffectedAndItIsNamed(t *testing.T) {

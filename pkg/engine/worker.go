@@ -18,8 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// worker owns one pod: it reads the pod, calls plan.Next, does the steps, and reads again
-// after it has acted.
+// worker owns one pod: it reads the pod, calls plan.Next, does the steps, and reads the pod again.
 type worker struct {
 	env     *workerEnv
 	key     pod.Key
@@ -46,12 +45,12 @@ type worker struct {
 	planningSince *atomic.Int64
 }
 
-// failedSteps are the steps that failed.
+// troubles are the steps that failed.
 type failedSteps struct {
-	of          map[string]pod.Failure // by container, "" for the pod
+	byContainer map[string]pod.Failure // the steps that set up, start or change something; "" is the pod
 	step        map[string]plan.Action // the step that failed, by the same key
-	failures    int                    // failures in a row to read the pod, or to stop or remove something of it
-	early       backoff.Pace           // of tries that a change of devices brings forward
+	failures    int                    // consecutive failures to read the pod, or to stop or remove something of it
+	early       backoff.Pace           // limits how often a change of devices brings a try forward
 	stopFailure pod.Failure            // the last failure to stop or remove something of the pod
 
 	// leftBehind says that a call hangs while the agent exits: the worker must return, see call.
@@ -66,13 +65,13 @@ func newFailedSteps() (t failedSteps) {
 
 // reset forgets the failed steps. failures and stopFailure stay.
 func (t *failedSteps) reset() {
-	t.of, t.step = make(map[string]pod.Failure), make(map[string]plan.Action)
+	t.byContainer, t.step = make(map[string]pod.Failure), make(map[string]plan.Action)
 }
 
 // reported is the last report of the worker.
 type reported struct {
 	pod            *v1.Pod
-	status         v1.PodStatus // compared with the next one; also set before the first report
+	status         v1.PodStatus // the input "before" of the next status; before the first report that of the journal
 	reportMetadata reportMetadata
 	events         sentEvents
 }
@@ -80,7 +79,7 @@ type reported struct {
 // emptyCheck makes the worker read a pod again when the runtime shows nothing of it although it
 // should (F26).
 type emptyCheck struct {
-	expected   bool      // a read or the record showed something of the pod, and the worker has not removed it
+	expected   bool      // the runtime or the record has shown the pod, and the worker has not removed its sandbox
 	emptySince time.Time // when reads began to show nothing; zero: the last one showed something
 }
 
@@ -90,8 +89,8 @@ type progress struct {
 	repeats int    // how often it has repeated them
 }
 
-// observation is the result of the last read of the pod: operations that arrive before the
-// next read apply to it.
+// observation is the result of the last read of the pod. Operations that arrive before the next read
+// apply to it.
 type observation struct {
 	looked     bool // the worker has read the pod
 	empty      bool // the runtime shows nothing of it
@@ -207,7 +206,7 @@ func (w *worker) run(ctx context.Context) {
 			continue
 		}
 		if did == acted || did == stale || did == failed && retry == 0 {
-			w.readPending()
+			w.applyPending()
 			continue
 		}
 		w.freeSlot(ctx)
@@ -227,7 +226,7 @@ func (w *worker) run(ctx context.Context) {
 // failed lower and a failed save.
 func (w *worker) nextLook(wait, retry time.Duration) time.Duration {
 	if w.lowered.err != "" && retry == 0 {
-		retry = lowerAgain
+		retry = lowerRetry
 	}
 	if retry > 0 && (wait == 0 || retry < wait) {
 		wait = retry
@@ -238,13 +237,12 @@ func (w *worker) nextLook(wait, retry time.Duration) time.Duration {
 	return wait
 }
 
-// emptyPause is how long the runtime has to show nothing of a pod that should be there before the
-// worker acts on that (F26).
+// emptyPause is how long the runtime has to show nothing of an expected pod before the worker takes
+// the pod as gone (F26).
 const emptyPause = time.Second
 
-// confirm reports whether the worker may act on its last reading. The runtime may show nothing of a
-// pod that it showed before, and that this worker did not remove. Then confirm returns false until
-// that has lasted for emptyPause.
+// confirm reports whether the worker may act on its last reading. If the reading shows nothing of an
+// expected pod, confirm returns false until readings have shown nothing for emptyPause.
 func (p *emptyCheck) confirm(have pod.Actual, now time.Time) bool {
 	switch {
 	case !have.Empty():
@@ -311,7 +309,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	v := plan.NewView(want, have, w.rec.Record, forbidden, volumes, time.Now())
 	v.VolumesLeft = want != nil && !v.VolumesReady && w.env.volumes.HasDriverVolumes(want.UID())
 	v.Blockers = plan.Blockers{
-		Failures:  w.failedSteps.of,
+		Failure:   w.failedSteps.byContainer,
 		NoNetwork: !w.update.network,
 		Refused:   w.update.refused.message,
 		Waits:     w.update.waits,

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// saveRetry is how long the worker waits after a failed write of a record before it writes the
-// record again.
+// saveRetry is how long a worker waits after a failed write of its record before it writes the record
+// again. The last good writer and the state writer wait as long.
 const saveRetry = time.Minute
 
 // instanceRecord is the record of the pod's instance, as the worker keeps it on disk.
@@ -53,8 +53,8 @@ func (w *worker) loadRecord(uid string) {
 	}
 }
 
-// forgetOrphanDir removes the directory of an orphaned pod of which nothing else is left. Such a
-// directory is left when an agent is killed while it starts or removes a pod.
+// forgetRest removes the directory of an orphaned pod of which nothing else is left. An agent that is
+// killed while it starts or removes a pod leaves such a directory.
 func (w *worker) forgetOrphanDir(ctx context.Context) {
 	if w.uid == "" {
 		return
@@ -79,8 +79,8 @@ func (w *worker) save() {
 }
 
 // saveOwn writes the record if it has changed. Its only error is a *pod.OwnerError: the UID
-// belongs to another pod. After any other failure the worker continues with an old record on the
-// disk, or none. If the agent restarts then, some status fields are lost, but no container stops.
+// belongs to another pod. After any other failure the worker continues, and the disk has an old
+// record or none. If the agent restarts then, some status fields are lost, but no container stops.
 func (w *worker) saveOwn() error {
 	if !w.rec.dirty || w.rec.UID == "" || w.rec.Instance == 0 {
 		return nil // no instance has begun
@@ -103,8 +103,8 @@ func (r *instanceRecord) catchUp(have pod.Actual) {
 }
 
 // raiseAttempts raises the next attempt numbers in the record above those of the containers that
-// the runtime shows and that have started. So no container gets the attempt number of an earlier
-// one that has started, even if that one is removed by then.
+// the runtime shows and that have started. So no two containers that start have the same attempt
+// number, even if the earlier one is removed meanwhile.
 func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 	raise := func(name string, next uint32) {
 		if next > r.Attempts[name] {
@@ -186,7 +186,7 @@ func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
 func (w *worker) reject(want *pod.Spec, e *pod.RejectError) {
 	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, e.Reason
 	w.rec.TerminalMessage, w.rec.dirty = status.RejectedPrefix+e.Message, true
-	delete(w.failedSteps.of, "")
+	delete(w.failedSteps.byContainer, "")
 	w.log.Warn("Rejecting pod", "reason", e.Reason, "message", e.Message, "error", e.Err)
 	w.event(want, "", pod.EventWarning, e.Reason, "%s", e.Message)
 }
@@ -205,7 +205,7 @@ func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int
 	if !w.rec.Begin(want, instance, time.Now()) {
 		return nil
 	}
-	w.rec.dirty, w.reported.status = true, counts(w.reported.status)
+	w.rec.dirty, w.reported.status = true, restartCounts(w.reported.status)
 	if other {
 		w.reported.status = v1.PodStatus{}
 	}

@@ -49,7 +49,7 @@ type report struct {
 }
 
 // looked reports whether the worker has read the pod for this report. The report of a quarantine
-// has neither holds nor runsOn, although containers may run.
+// has neither holds nor runsOn, but containers may run.
 func (r *report) looked() bool { return r.holds != nil }
 
 // reportMetadata has the data that sinks get beside a status, see pod.StatusReport.
@@ -121,7 +121,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 		}
 	}
 	r.final = v.Forbidden != "" && !podview.ContainersRunning(v.Have)
-	for _, t := range w.failedSteps.of {
+	for _, t := range w.failedSteps.byContainer {
 		r.final = r.final || t.Final
 	}
 	select {
@@ -157,15 +157,15 @@ func (w *worker) stuck() pod.Failure {
 	if w.failedSteps.stopFailure.Reason != "" {
 		return w.failedSteps.stopFailure
 	}
-	for _, name := range sortedNames(w.failedSteps.of) {
-		return w.failedSteps.of[name]
+	for _, name := range sortedNames(w.failedSteps.byContainer) {
+		return w.failedSteps.byContainer[name]
 	}
 	return pod.Failure{}
 }
 
-// counts reduces a status to the part that the next instance of the pod keeps: the restart counts,
-// which only rise.
-func counts(of v1.PodStatus) (kept v1.PodStatus) {
+// restartCounts returns the part of a status that the next instance of the pod keeps: the restart
+// counts, which only rise.
+func restartCounts(of v1.PodStatus) (kept v1.PodStatus) {
 	only := func(list []v1.ContainerStatus) (counts []v1.ContainerStatus) {
 		for _, c := range list {
 			counts = append(counts, v1.ContainerStatus{Name: c.Name, RestartCount: c.RestartCount})

@@ -39,7 +39,7 @@ func (w *worker) wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case u, ok := <-w.updates:
 		if ok {
-			w.read(u)
+			w.apply(u)
 		}
 		return ok
 	case <-due:
@@ -60,7 +60,7 @@ func (w *worker) pause(ctx context.Context, d time.Duration) bool {
 			if !ok {
 				return false
 			}
-			if w.read(u) {
+			if w.apply(u) {
 				return true
 			}
 		case <-over.C:
@@ -71,27 +71,27 @@ func (w *worker) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// readPending reads a pending update without waiting, and returns the result of read; false if
+// applyPending applies a pending update without waiting, and returns the result of apply; false if
 // there is none.
-func (w *worker) readPending() (changed bool) {
+func (w *worker) applyPending() (changed bool) {
 	select {
 	case u, ok := <-w.updates:
-		return ok && w.read(u)
+		return ok && w.apply(u)
 	default:
 		return false
 	}
 }
 
-// read stores u as the worker's update and acknowledges its operations. It reports whether u changes
-// the plan in progress. Another spec (except onlyOtherData), a new operation and a change of the
-// node's halt do.
-func (w *worker) read(u podUpdate) (changed bool) {
+// apply stores u as the worker's update and acknowledges its operations. It reports whether the plan
+// in progress is out of date: u has another spec (except onlyOtherData), a new operation, or another
+// halt of the node.
+func (w *worker) apply(u podUpdate) (changed bool) {
 	changed = u.want != w.update.want
 	if changed && u.want != nil && (w.update.want == nil || u.want.Hash != w.update.want.Hash) {
-		clear(w.failedSteps.of) // try a changed spec at once
+		clear(w.failedSteps.byContainer) // try a changed spec at once
 	} else if changed && u.want != nil && (!u.want.Data.Same(w.update.want.Data) || !slices.Equal(u.want.Unread, w.update.want.Unread)) {
 		login := pullSecrets(u.want) != pullSecrets(w.update.want)
-		maps.DeleteFunc(w.failedSteps.of, func(name string, t pod.Failure) bool { // retry failures that the changed data can repair
+		maps.DeleteFunc(w.failedSteps.byContainer, func(name string, t pod.Failure) bool { // retry failures that the changed data can repair
 			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.failedSteps.step[name] == plan.PullImage
 		})
 	}
@@ -99,7 +99,7 @@ func (w *worker) read(u podUpdate) (changed bool) {
 		w.failedSteps.retrySooner(time.Now())
 	}
 	if changed && u.want != nil && w.update.want != nil && !sameClaims(&u.want.Pod.Status, &w.update.want.Pod.Status) {
-		maps.DeleteFunc(w.failedSteps.of, func(_ string, t pod.Failure) bool { return claims(t) }) // the cluster has made a claim for the pod
+		maps.DeleteFunc(w.failedSteps.byContainer, func(_ string, t pod.Failure) bool { return claims(t) }) // the cluster has made a claim for the pod
 	}
 	changed = !onlyOtherData(u.want, w.update.want) || u.halt != w.update.halt
 	w.update = u
@@ -109,12 +109,12 @@ func (w *worker) read(u podUpdate) (changed bool) {
 	return changed || w.acked != acked
 }
 
-// retrySooner brings the next tries of steps forward that devices or claims failed. They are due at
-// once after a change of devices. If changes follow each other, they are due with a back-off: a
-// plugin that changes its devices all the time does not keep the pods busy.
+// hasten brings forward the next tries of steps that failed because of devices or claims. After a
+// change of devices they are due at once. If changes follow each other quickly, they are due with a
+// back-off. So a plugin that changes its devices all the time does not keep the workers busy.
 func (t *failedSteps) retrySooner(now time.Time) {
 	var due time.Time
-	for name, of := range t.of {
+	for name, of := range t.byContainer {
 		if of.Reason != pod.ReasonWaitsForDevices && of.Reason != pod.ReasonUnexpectedAdmission && !claims(of) {
 			continue
 		}
@@ -123,12 +123,12 @@ func (t *failedSteps) retrySooner(now time.Time) {
 		}
 		if of.Until.After(due) {
 			of.Until = due
-			t.of[name] = of
+			t.byContainer[name] = of
 		}
 	}
 }
 
-// pullSecrets returns a hash of the data that a pod logs in to registries with.
+// pullSecrets returns a hash of the Secrets with which a pod logs in to registries.
 func pullSecrets(want *pod.Spec) string {
 	hash, _ := want.Data.Hash(func(id pod.ObjectID) bool {
 		return id.Kind == pod.KindSecret && slices.ContainsFunc(want.Pod.Spec.ImagePullSecrets, func(s v1.LocalObjectReference) bool { return s.Name == id.Name })

@@ -185,8 +185,9 @@ func (w *rolloutWatch) watch(rolls bool) {
 	w.rolls = rolls
 }
 
-// killAfter kills the agent after a call of the runtime, and starts another one. live lets a
-// chapter of the story pass; each sees every call.
+// killAfter kills the agent after call number kill of the runtime, and starts another one. each is
+// called with every call. live lets the time of one stage pass, and starts the agent again if it was
+// killed.
 func (m *machine) killAfter(kill int, each func(line string)) (live func()) {
 	killed := make(chan struct{}, 16)
 	m.rt.AfterEach(func(n int, line string) {
@@ -197,7 +198,7 @@ func (m *machine) killAfter(kill int, each func(line string)) (live func()) {
 		}
 	})
 	return func() {
-		over := time.After(chapter)
+		over := time.After(stageTime)
 		for {
 			select {
 			case <-killed:
@@ -319,16 +320,16 @@ func TestWorkloads_FullDisk_NothingChanges(t *testing.T) {
 		m.keepWorkloads()
 		m.src.hold(mkdeployment("app:1"))
 		m.arrive()
-		m.pass(chapter)
+		m.pass(stageTime)
 		m.disk.refuse(true)
 		m.src.hold(mkdeployment("app:2"))
-		m.pass(chapter)
+		m.pass(stageTime)
 		if got := m.disk.images(); !slices.Equal(got, []string{"app:1", "app:1"}) {
 			t.Errorf("on a full disk the Deployment has %q", got)
 		}
 		m.disk.refuse(false)
-		m.pass(chapter)
-		m.pass(chapter)
+		m.pass(stageTime)
+		m.pass(stageTime)
 		if got := m.disk.images(); !slices.Equal(got, []string{"app:2", "app:2"}) {
 			t.Errorf("with room again the Deployment has %q", got)
 		}

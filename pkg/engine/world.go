@@ -12,9 +12,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// Actor changes the runtime. It has eleven methods, each one CRI call or a fixed pair. Every call
-// has its own deadline and is safe to repeat. A failure to make something is a *pod.StartError;
-// stopping or removing a missing object is success.
+// Actor changes the runtime. Each method is one CRI call, or two. Every call has its own deadline
+// and is safe to repeat. A failure to make something is a *pod.StartError. Stopping or removing an
+// object that does not exist is success.
 type Actor interface {
 	// RunSandbox makes and starts the sandbox of a pod, and returns its ID.
 	RunSandbox(ctx context.Context, r pod.SandboxRequest) (string, error)
@@ -60,12 +60,13 @@ type Volumes interface {
 	// SetUp makes the directories and volumes of one instance. If they exist, it updates those
 	// that show config objects, labels or tokens.
 	SetUp(ctx context.Context, want *pod.Spec, p pod.Place, instance int) error
-	// Ready reports whether SetUp has been done for this instance (done), so that its containers
-	// may start. current says that the volumes show the desired content. until is when they
-	// have to be updated by time alone (a token has to be renewed), zero for never.
+	// Ready returns the state of an instance's volumes. done says that SetUp has succeeded for this
+	// instance: its containers may start. current says that the volumes show the desired content.
+	// until is when they have to be updated although nothing changes, since a token expires; zero
+	// is never.
 	Ready(want *pod.Spec, instance int) (done, current bool, until time.Time)
-	// HasDriverVolumes reports whether CSI drivers have mounted volumes for the pod with uid, or are about to.
-	// It reads no disk.
+	// HasDriverVolumes reports whether CSI drivers have mounted volumes for the pod with uid, or are
+	// about to. It reads no disk.
 	HasDriverVolumes(uid string) bool
 	// File returns a file of a volume of an instance that is in place (C-1.38.4).
 	File(want *pod.Spec, instance int, volume, path string) ([]byte, error)
@@ -74,9 +75,9 @@ type Volumes interface {
 	Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount, error)
 	// Devices returns the block devices of one container of an instance that is in place.
 	Devices(r pod.CreateRequest) ([]pod.BlockDevice, error)
-	// ExceededLimit measures the instance and returns which limit of its disk it exceeds, "" for none
-	// (C-1.35.9). layers holds the bytes of the containers' writable layers by name; nil
-	// measures only the limits of volumes. The end of ctx ends it.
+	// ExceededLimit measures the disk space of the instance and returns the kubelet's message for the
+	// limit that it exceeds, "" for none (C-1.35.9). layers holds the bytes of each container's
+	// writable layer, by name; with nil only the limits of volumes count. ctx ends it.
 	ExceededLimit(ctx context.Context, want *pod.Spec, instance int, layers map[string]int64) (string, error)
 	// TearDown removes the volumes of one instance of the pod with uid. It never follows a link
 	// out of the pod's directory nor crosses a mount.
@@ -95,13 +96,13 @@ type Cgroups interface {
 	// Ensure makes the pod's cgroup, or sets its limits to those that want requests. It returns
 	// the name in the form of the runtime's cgroup driver.
 	Ensure(want *pod.Spec) (parent string, err error)
-	// Raise raises the limits of the pod's cgroup that want raises, and lowers none; a resize
-	// calls it before the first container gets more (C-1.34.5). Lower lowers the others; a
-	// resize calls it after the last container. Neither creates a cgroup.
+	// Raise raises the limits of the pod's cgroup that want raises, and lowers none. A resize
+	// calls it before the first container gets more (C-1.34.5). Lower sets all limits to those of
+	// want. A resize calls it after the last container. Neither creates a cgroup.
 	Raise(want *pod.Spec) error
 	Lower(want *pod.Spec) error
-	// Parent returns the name of the pod's cgroup, "" if it has none of ours, such as a pod
-	// of an earlier agent. It changes nothing.
+	// Parent returns the name of the pod's cgroup, "" if it has no cgroup with our mark. It
+	// changes nothing.
 	Parent(want *pod.Spec) string
 	// Destroy removes the cgroups of the pod with uid, of any QoS class, once no process runs in
 	// them.
@@ -117,10 +118,8 @@ type Devices interface {
 	Changed() <-chan struct{}
 	// Supply returns the supply of each extended resource that a plugin serves or served.
 	Supply() map[v1.ResourceName]pod.DeviceSupply
-	// Adopt adds pods that have devices already. whole says that none is missing.
-	Adopt(holders []pod.DeviceHolder, whole bool)
-	// Reserve replaces the devices that admission reserves for containers which are not created yet.
-	Reserve(all []pod.DeviceReservation)
+	// Adopt adds pods that have devices already. complete says that holders has all such pods.
+	Adopt(holders []pod.DeviceHolder, complete bool)
 	// Allocate returns the devices of a container that is about to be created: those that it
 	// had, else new ones. It may take as long as a plugin needs.
 	Allocate(ctx context.Context, r pod.DeviceRequest) ([]pod.DeviceAllocation, error)
@@ -166,8 +165,8 @@ type Users interface {
 }
 
 // Records stores the facts that the runtime cannot show, in one small file for each pod. Callers
-// continue after an error: if a record is lost, some status fields and hooks are lost, but no
-// container stops.
+// continue after an error. If a record is lost, some status fields are lost and some hooks run again
+// or not at all, but no container stops.
 type Records interface {
 	// Load returns the record of key; ok is false if there is none, or if it is damaged. Load
 	// moves a damaged record aside, and returns an error. If the record of uid belongs to another
