@@ -165,11 +165,16 @@ bench-dns:
 bench-services:
 	$(RUN) -tags $(TAGS) ./test/benchservices
 
-## bench-rollout: count failed requests during ROUNDS updates and bad versions (root, an hour)
+# Debian's podman and compose that nodectl is compared with, in bin/rollout.
+.PHONY: rollout-bin
+rollout-bin:
+	@hack/rollout/build
+
+## bench-rollout: count failed requests of all arms in ROUNDS updates and bad versions (root, hours)
 ROUNDS ?= 100
 .PHONY: bench-rollout
-bench-rollout: bundle images
-	$(GO) run ./test/benchrollout --rounds $(ROUNDS) $(if $(filter 100,$(ROUNDS)),--docs)
+bench-rollout: slim bundle images kubelet-bin test-cluster-bin rollout-bin
+	$(GO) run ./test/benchrollout --binary bin/nodectl-slim --rounds $(ROUNDS) $(if $(filter 100,$(ROUNDS)),--docs)
 
 ## soak: run 2,000 random pods, edits, crashes and faults, in bin/soak (root, half an hour)
 SOAK ?= --seed 1 --pods 2000

@@ -78,7 +78,7 @@ func TestManifest_EveryBadKind_DiffersFromTheGoodOne(t *testing.T) {
 		if other == g {
 			t.Errorf("the version %q is like the good one", v.kind)
 		}
-		if !strings.Contains(manifest(v, 10*time.Second, minReady, trial), "version: "+v.name+"}") {
+		if !strings.Contains(manifest(v, settings{10 * time.Second, minReady}, where{clusterIP: address}), "version: "+v.name+"}") {
 			t.Errorf("the manifest does not name version %s", v.name)
 		}
 	}

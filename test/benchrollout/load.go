@@ -37,6 +37,8 @@ const (
 type Load struct {
 	url  string
 	from *sources // of connections
+	// watched makes the load observe connections that do not open in the kernel.
+	watched bool
 
 	mu       sync.Mutex // guards the fields below
 	window   Window
@@ -94,7 +96,11 @@ func (l *Load) dial(ctx context.Context, network, address string) (c net.Conn, e
 		from := l.from.next()
 		dialer := &net.Dialer{Timeout: answerLimit, LocalAddr: net.TCPAddrFromAddrPort(from)}
 		begin, ended := time.Now(), make(chan error, 1)
-		slow := time.AfterFunc(slowDial, func() { l.watch(from, begin, ended) })
+		slow := time.AfterFunc(slowDial, func() {
+			if l.watched {
+				l.watch(from, begin, ended)
+			}
+		})
 		c, err = dialer.DialContext(ctx, network, address)
 		slow.Stop()
 		ended <- err

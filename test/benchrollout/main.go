@@ -1,10 +1,11 @@
 // Command benchrollout updates a Deployment behind a Service under load, and counts the requests
-// that fail: while versions that work follow each other, and while versions that fail are rolled
-// back. docs/benchmarks.md has the method.
+// that fail: while versions that work follow each other, and while versions that fail are undone.
+// It does so with nodectl, with the real control plane, kube-proxy and the kubelet, and with podman
+// and compose, one after the other. docs/benchmarks.md has the method.
 //
-// A run owns everything it touches: its own containerd (test/node), the agent's processes, their
-// directories. The rules of the Service and the route of the clients' addresses are in the network
-// namespace of the command, and are gone at the end, also after an error or a signal.
+// A run owns everything it touches: its own containerd (test/node), the agents' processes, their
+// directories. Rules of the packet filter, routes and mounts are in namespaces of the command, and
+// are gone at the end, also after an error or a signal.
 //
 // Every request counts. A client repeats a request only if the protocol allows that, and no round
 // is left out.
@@ -14,7 +15,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +32,7 @@ import (
 // wholeRounds is how many rounds a run has that is published.
 const wholeRounds = 100
 
-// The measures.
+// The measures of nodectl; those of the other arms have higher numbers.
 const (
 	updatesID = 1
 	badID     = 2
@@ -39,20 +43,40 @@ type bench struct {
 	program.Bench
 	rounds, rate int
 	deadline     time.Duration
+	arms         []string // that are measured
+	goOn         bool
 }
 
 func main() { program.Main(parse, run) }
 
 func parse(args []string) (*bench, error) {
 	b := &bench{}
+	var steps []program.Step
+	for i, k := range kinds {
+		b.arms = append(b.arms, k.name)
+		of := fmt.Sprintf("%d %d", updatesOf(i), badOf(i))
+		steps = append(steps, program.Step{Of: of, Run: func(ctx context.Context) error { return b.runArm(ctx, k, i) }})
+	}
 	f := b.Flags("benchrollout", "bench-rollout.json")
-	f.IntVar(&b.rounds, "rounds", wholeRounds, "updates, and bad versions")
+	f.IntVar(&b.rounds, "rounds", wholeRounds, fmt.Sprintf("updates, and bad versions; of other arms than nodectl's at most %d", mostCompared))
+	arms := f.String("arm", strings.Join(b.arms, ","), "the arms to measure")
+	f.BoolVar(&b.goOn, "continue", false, "add to the result at --out what it lacks; refused unless machine and programs are the same")
+	f.StringVar(&b.Kubelet, "kubelet", program.Kubelet(), "the kubelet to measure")
 	f.IntVar(&b.rate, "rate", 1000, "requests a second, half of them over kept connections")
 	f.DurationVar(&b.deadline, "deadline", 10*time.Second, "progressDeadlineSeconds")
 	f.StringVar(&b.From, "from", "", "a result to print, and to publish with --docs, instead of measuring")
 	f.BoolVar(&b.Docs, "docs", false, "write the section of docs/benchmarks.md; needs a whole run")
-	if err := b.Parse(f, args, program.Step{Of: "1", Run: b.updates}, program.Step{Of: "2", Run: b.badVersions}); err != nil {
+	if err := b.Parse(f, args, steps...); err != nil {
 		return b, err
+	}
+	b.arms = strings.Split(*arms, ",")
+	for _, name := range b.arms {
+		if !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
+			return b, fmt.Errorf("--arm: %q is no arm", name)
+		}
+	}
+	if !slices.Contains(b.arms, "kubelet") {
+		b.Kubelet = ""
 	}
 	if b.Quick {
 		b.rounds = min(b.rounds, 5)
@@ -64,7 +88,13 @@ func parse(args []string) (*bench, error) {
 	return b, nil
 }
 
+// takes reports whether an arm is measured.
+func (b *bench) takes(k kind) bool { return slices.Contains(b.arms, k.name) }
+
 func run(ctx context.Context, b *bench) (fine bool, err error) {
+	if b.From == "" && os.Getenv(inside) == "" {
+		return isolate(ctx)
+	}
 	publish := func(r *report.Report) error { return section.Write(r, text(r)) }
 	return b.Run(func() error { return b.measureAll(ctx) }, func(r *report.Report) { addFigures(r, b.deadline) }, text, publish)
 }
@@ -83,12 +113,36 @@ func (b *bench) measureAll(ctx context.Context) (err error) {
 	if err := b.Open(ctx, l, ""); err != nil {
 		return err
 	}
+	if err := b.resume(); err != nil {
+		return err
+	}
 	b.Nodectl.Args = []string{"--service-cidr", serviceRange, "--dns=false"}
 	if err := routeClients(ctx, clientRange, true); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, routeClients(context.WithoutCancel(ctx), clientRange, false)) }()
 	return b.Measure(ctx)
+}
+
+// resume continues the report of an earlier run with --continue, if that is of the same machine and
+// programs.
+func (b *bench) resume() error {
+	if !b.goOn {
+		return nil
+	}
+	begun, err := report.Read(b.Out)
+	if err != nil {
+		return err
+	}
+	for name, is := range b.Report.Machine {
+		if was, known := begun.Machine[name]; known && was != is {
+			return fmt.Errorf("--continue: %s is of another machine, another tree or other programs: %s is %q now, and was %q", b.Out, name, is, was)
+		}
+	}
+	maps.Copy(begun.Machine, b.Report.Machine)
+	begun.Quick = begun.Quick || b.Quick
+	b.Report = begun
+	return nil
 }
 
 // importImages gives the node the web server; it has the image of the tests.
@@ -106,48 +160,4 @@ func importImages(ctx context.Context, n *node.Node) error {
 		}
 	}
 	return fmt.Errorf("no archive has %s", good(0).image)
-}
-
-// section is the part of the docs that this command writes.
-var section = report.Section{Command: "make bench-rollout", Needs: []int{updatesID, badID}}
-
-// none is the limit of figures that have to be 0: a limit of 0 stands for none.
-const none = 0.5
-
-// addFigures adds the figures to the measures that were taken.
-func addFigures(r *report.Report, deadline time.Duration) {
-	for _, m := range r.Measures {
-		m.Figures = nil
-		if m.Lookup(failedKept) == nil {
-			continue // it was interrupted
-		}
-		m.Max(failedKept, none, "requests")
-		m.Max(failedFresh, none, "requests")
-		if m.ID == updatesID {
-			m.Max(updateTook, 0, "ms")
-			continue
-		}
-		m.Max(slowest, deadline.Seconds()+1, "s")
-	}
-}
-
-// text returns the report for people, which docs/benchmarks.md contains.
-func text(r *report.Report) string {
-	var b strings.Builder
-	b.WriteString(report.Origin(r) + "| measure | figure | value | smallest–largest | limit | |\n|---|---|---|---|---|---|\n")
-	for _, m := range r.Measures {
-		for _, f := range m.Figures {
-			limit := f.LimitText(f.Limit)
-			if f.Limit == none {
-				limit = "0"
-			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s–%s | %s | %s |\n", m.Name, f.Name, f.Text(f.Value), f.Text(f.CI95[0]), f.Text(f.CI95[1]), limit, f.Outcome())
-		}
-	}
-	label := func(m *report.Measure) string { return m.Name }
-	b.WriteString(report.Samples(r, "| samples of | series |", label, 0, 0.5, 0.9, 1))
-	for _, m := range r.Measures {
-		fmt.Fprintf(&b, "- %s: %s.\n", m.Name, m.Method)
-	}
-	return b.String() + report.Notes(r, label)
 }

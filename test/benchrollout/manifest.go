@@ -52,8 +52,21 @@ func bad(n int) version {
 
 const stampImage = "nodectl.dev/test/stamp:1"
 
+// trial is how long nodectl may still roll a version back after it was complete.
+const trial = 10 * time.Second
+
+// where is how clients reach the pods.
+type where struct {
+	clusterIP string
+	hostPort  int // 0 is none; a port has one pod
+}
+
 // manifest is the Service and the Deployment in a version.
-func manifest(v version, deadline, minReady, trial time.Duration) string {
+func manifest(v version, s settings, at where) string {
+	port, pods := "{name: http, containerPort: 8080}", replicas
+	if at.hostPort != 0 {
+		port, pods = fmt.Sprintf("{name: http, containerPort: 8080, hostPort: %d}", at.hostPort), 1
+	}
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata: {name: web}
@@ -81,9 +94,10 @@ spec:
       - name: main
         image: %s
         imagePullPolicy: %s
-        ports: [{name: http, containerPort: 8080}]
+        env: [{name: TITLE, value: %s}]
+        ports: [%s]
         readinessProbe: {httpGet: {path: %s, port: http}, periodSeconds: 1, timeoutSeconds: 5}
-`, address, trial, replicas, int(deadline.Seconds()), int(minReady.Seconds()), v.name, v.image, v.pull, v.path)
+`, at.clusterIP, trial, pods, int(s.deadline.Seconds()), int(s.minReady.Seconds()), v.name, v.image, v.pull, v.name, port, v.path)
 	if v.args != "" {
 		text += "        " + v.args + "\n"
 	}

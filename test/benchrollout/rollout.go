@@ -5,159 +5,121 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
-
-	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/report"
 )
 
-// shown is the Deployment as the agent shows it.
-type shown struct {
-	Object  appsv1.Deployment `json:"object"`
-	History []struct {
-		Revision int64  `json:"revision"`
-		Failed   string `json:"failed"`
-		Template struct {
-			Metadata struct {
-				Labels map[string]string `json:"labels"`
-			} `json:"metadata"`
-		} `json:"template"`
-	} `json:"history"`
+// underLoad is a running system with the Deployment under load.
+type underLoad struct {
+	system
+	load   *Load
+	lowest int32 // the fewest available pods that were seen since the last round began
+	shows  bool  // the system shows how many pods are available
 }
 
-// isComplete reports whether all pods are of a version and available, and no other one is desired.
-func (s *shown) isComplete(version string) bool {
-	is := &s.Object.Status
-	return s.Object.Spec.Template.Labels["version"] == version &&
-		is.Replicas == replicas && is.UpdatedReplicas == replicas && is.AvailableReplicas == replicas
-}
-
-// hasFailed reports whether a version was rolled back.
-func (s *shown) hasFailed(version string) bool {
-	for _, r := range s.History {
-		if r.Template.Metadata.Labels["version"] == version && r.Failed != "" {
-			return true
+// await returns the state of the Deployment once done accepts it.
+func (s *underLoad) await(ctx context.Context, limit time.Duration, done func(state) bool) (last state, err error) {
+	err = arm.Until(ctx, limit, 50*time.Millisecond, func() (bool, error) {
+		var err error
+		if last, err = s.state(ctx); err != nil {
+			return false, err
 		}
-	}
-	return false
-}
-
-// trial is how long a version may still be rolled back after it was complete.
-const trial = 10 * time.Second
-
-// stage is a running agent with the Deployment.
-type stage struct {
-	*arm.Turn
-	load               *Load
-	deadline, minReady time.Duration // of the Deployment
-	lowest             int32         // the fewest available pods that were seen since the last round began
-}
-
-// write gives the Deployment a version.
-func (s *stage) write(v version) error {
-	file := filepath.Join(s.Manifests, "web.yaml")
-	text := manifest(v, s.deadline, s.minReady, trial)
-	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
-}
-
-// deployment returns the Deployment, nil for none.
-func (s *stage) deployment(ctx context.Context) (*shown, error) {
-	var list struct {
-		Items []shown `json:"items"`
-	}
-	if err := s.Ask(ctx, "/v1/workloads?kind=Deployment&history=true", &list); err != nil || len(list.Items) == 0 {
-		return nil, err
-	}
-	return &list.Items[0], nil
-}
-
-// await returns once the Deployment is as done accepts it.
-func (s *stage) await(ctx context.Context, limit time.Duration, done func(*shown) bool) error {
-	return arm.Until(ctx, limit, 20*time.Millisecond, func() (bool, error) {
-		d, err := s.deployment(ctx)
-		if err != nil || d == nil {
-			return false, errors.Join(err, errors.New("no Deployment is shown"))
+		if s.shows = last.available != unknown; s.shows {
+			s.lowest = min(s.lowest, last.available)
 		}
-		s.lowest = min(s.lowest, d.Object.Status.AvailableReplicas)
-		if done(d) {
+		if done(last) {
 			return true, nil
 		}
-		is := d.Object.Status
-		return false, fmt.Errorf("the Deployment has version %s, %d pods, %d of the newest version, %d available",
-			d.Object.Spec.Template.Labels["version"], is.Replicas, is.UpdatedReplicas, is.AvailableReplicas)
+		return false, errors.New(last.text)
 	})
+	return last, err
 }
 
-// withStage runs do with the first version complete and under load. In the end nothing is left of
+// awaitComplete returns once all pods are of a version that works.
+func (s *underLoad) awaitComplete(ctx context.Context, limit time.Duration, v version) error {
+	last, err := s.await(ctx, limit, func(is state) bool { return is.hasFailed(v) || is.complete == v.name })
+	if err == nil && last.complete != v.name {
+		err = fmt.Errorf("version %s, which works, has failed: %s", v.name, last.text)
+	}
+	return err
+}
+
+// withLoad runs do with the first version complete and under load. In the end nothing is left of
 // the Deployment and the Service.
-func (b *bench) withStage(ctx context.Context, name string, deadline, minReady time.Duration, do func(*stage) error) error {
-	return b.Turn(ctx, b.Nodectl, name, b.Node.Endpoint, nil, func(t *arm.Turn) (err error) {
-		s := &stage{Turn: t, load: newLoad("http://"+address+"/", netip.MustParsePrefix(clientRange)), deadline: deadline, minReady: minReady, lowest: replicas}
-		defer func() { err = errors.Join(err, s.clear(context.WithoutCancel(ctx))) }()
-		if err := s.write(good(0)); err != nil {
-			return err
+func (b *bench) withLoad(ctx context.Context, sys system, watched bool, of settings, do func(*underLoad) error) (err error) {
+	s := &underLoad{system: sys, load: newLoad(sys.url(), netip.MustParsePrefix(clientRange)), lowest: replicas}
+	s.load.watched = watched
+	defer func() { err = errors.Join(err, s.clear(context.WithoutCancel(ctx))) }()
+	// The first version must not fail on a busy machine.
+	if err := s.apply(ctx, good(0), settings{updateDeadline, of.minReady}); err != nil {
+		return err
+	}
+	if err := s.awaitComplete(ctx, patience, good(0)); err != nil {
+		return err
+	}
+	if err := arm.Pause(ctx, arm.Settled); err != nil {
+		return err
+	}
+	loaded, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.load.Run(loaded, b.rate)
+	}()
+	defer func() {
+		stop()
+		<-ended
+	}()
+	if err := arm.Pause(ctx, arm.Settled); err != nil {
+		return err
+	}
+	if w := s.load.Take(); w.Failed() > 0 {
+		return fmt.Errorf("%d requests failed before the first update: %q", w.Failed(), s.load.Errors())
+	}
+	s.lowest = replicas
+	return do(s)
+}
+
+// runArm takes both measures of an arm, with one start of its programs. An arm that is absent has a
+// note instead.
+func (b *bench) runArm(ctx context.Context, k kind, i int) error {
+	if !b.takes(k) {
+		return nil
+	}
+	if reason := k.absent(); reason != "" {
+		b.Begin(ctx, updatesOf(i), k.name, "updates, and bad versions").Note("was not taken: %s", reason)
+		return nil
+	}
+	return k.with(ctx, b, func(sys system) error {
+		if b.Wants(strconv.Itoa(updatesOf(i))) {
+			if err := b.updates(ctx, sys, k, updatesOf(i)); err != nil {
+				return err
+			}
 		}
-		if err := s.await(ctx, time.Minute, func(d *shown) bool { return d.isComplete(good(0).name) }); err != nil {
-			return err
+		if b.Wants(strconv.Itoa(badOf(i))) {
+			return b.badVersions(ctx, sys, k, badOf(i))
 		}
-		if err := arm.Pause(ctx, arm.Settled); err != nil {
-			return err
-		}
-		loaded, stop := context.WithCancel(ctx)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			s.load.Run(loaded, b.rate)
-		}()
-		defer func() {
-			stop()
-			<-ended
-		}()
-		if err := arm.Pause(ctx, arm.Settled); err != nil {
-			return err
-		}
-		if w := s.load.Take(); w.Failed() > 0 {
-			return fmt.Errorf("%d requests failed before the first update: %q", w.Failed(), s.load.Errors())
-		}
-		s.lowest = replicas
-		return do(s)
+		return nil
 	})
 }
 
-// clear removes the manifest, and returns once nothing is left of it.
-func (s *stage) clear(ctx context.Context) error {
-	if err := os.Remove(filepath.Join(s.Manifests, "web.yaml")); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+// begin begins a measure of an arm.
+func (b *bench) begin(ctx context.Context, k kind, id int, name, method string) *report.Measure {
+	if k.compared {
+		name = k.name + ": " + name
 	}
-	return arm.Until(ctx, time.Minute, 100*time.Millisecond, func() (bool, error) {
-		if s.Ended() {
-			return true, errors.New("the agent has ended: the rules of its Services are left")
-		}
-		var services struct {
-			Items []any `json:"items"`
-		}
-		d, err := s.deployment(ctx)
-		err = errors.Join(err, s.Ask(ctx, "/v1/services", &services))
-		if err == nil && d == nil && len(services.Items) == 0 {
-			return true, nil
-		}
-		return false, errors.Join(err, errors.New("the Deployment or the Service is left"))
-	})
+	return b.Bench.Begin(ctx, id, name, method)
 }
 
 // tail is how long the load continues after a round, so that late failures count for it.
 const tail = time.Second
 
 // endRound adds the load of a round to a measure.
-func (s *stage) endRound(ctx context.Context, m *report.Measure, total *Window, suffix string) error {
+func (s *underLoad) endRound(ctx context.Context, m *report.Measure, total *Window, suffix string) error {
 	if err := arm.Rest(ctx, m, tail); err != nil {
 		return err
 	}
@@ -168,7 +130,9 @@ func (s *stage) endRound(ctx context.Context, m *report.Measure, total *Window, 
 	total.FreshFailed += w.FreshFailed
 	total.Late += w.Late
 	m.Arm("failed requests a round" + suffix).Value(float64(w.Failed()))
-	m.Arm("fewest available pods" + suffix).Value(float64(s.lowest))
+	if s.shows {
+		m.Arm("fewest available pods" + suffix).Value(float64(s.lowest))
+	}
 	if len(w.Took) > 0 {
 		ms := make([]float64, 0, len(w.Took))
 		for _, d := range w.Took {
@@ -182,9 +146,11 @@ func (s *stage) endRound(ctx context.Context, m *report.Measure, total *Window, 
 }
 
 // sum notes the load of a whole measure.
-func (s *stage) sum(m *report.Measure, total Window) {
+func (s *underLoad) sum(m *report.Measure, total Window) {
 	m.Arm(failedKept).Value(float64(total.KeptFailed))
 	m.Arm(failedFresh).Value(float64(total.FreshFailed))
+	m.Arm(sent).Value(float64(total.Kept + total.Fresh))
+	m.Arm(leftOut).Value(float64(total.Late))
 	m.Note("%d requests over kept connections, %d over new ones; %d were left out because earlier ones took too long", total.Kept, total.Fresh, total.Late)
 	for _, text := range s.load.Errors() {
 		m.Note("failed: %s", text)
@@ -194,72 +160,98 @@ func (s *stage) sum(m *report.Measure, total Window) {
 const (
 	failedKept  = "failed requests, kept connections"
 	failedFresh = "failed requests, new connections"
+	sent        = "requests"
+	leftOut     = "requests that were left out"
 	updateTook  = "manifest written → all pods new and available"
 	slowest     = "slowest bad version: manifest written → the old version complete again"
 )
 
-// updates is measure 1: version after version, each of which works.
-func (b *bench) updates(ctx context.Context) error {
-	m := b.Begin(ctx, updatesID, "updates", fmt.Sprintf("%d updates of a Deployment with %d replicas behind a Service, at %d requests/s", b.rounds, replicas, b.rate))
-	return b.withStage(ctx, "updates", updateDeadline, 0, func(s *stage) error {
+// updates is the first measure of an arm: version after version, each of which works.
+func (b *bench) updates(ctx context.Context, sys system, k kind, id int) error {
+	rounds := b.roundsOf(k)
+	method := fmt.Sprintf("%d updates of a Deployment at %d requests/s, %s", rounds, b.rate, k.pods)
+	m := b.begin(ctx, k, id, "updates", method)
+	of := settings{deadline: updateDeadline}
+	return b.withLoad(ctx, sys, k.watched, of, func(s *underLoad) error {
 		var total Window
-		for n := 1; n <= b.rounds; n++ {
+		for n := 1; n <= rounds; n++ {
 			begin := time.Now()
-			if err := s.write(good(n)); err != nil {
+			if err := s.apply(ctx, good(n), of); err != nil {
 				return err
 			}
-			if err := s.await(ctx, 2*time.Minute, func(d *shown) bool { return d.hasFailed(good(n).name) || d.isComplete(good(n).name) }); err != nil {
+			if err := s.awaitComplete(ctx, patience, good(n)); err != nil {
 				return err
-			}
-			if d, err := s.deployment(ctx); err != nil || d == nil || d.hasFailed(good(n).name) {
-				return errors.Join(err, fmt.Errorf("version %s, which works, was rolled back", good(n).name))
 			}
 			m.Arm(updateTook).Add(time.Since(begin))
 			if err := s.endRound(ctx, m, &total, ""); err != nil {
 				return err
 			}
-			arm.Say("update %d/%d: %d requests failed so far", n, b.rounds, total.Failed())
+			arm.Say("%s: update %d/%d: %d requests failed so far", k.name, n, rounds, total.Failed())
 		}
 		s.sum(m, total)
 		return nil
 	})
 }
 
-// badVersions is measure 2: versions that fail, each in one of four ways, and are rolled back.
-func (b *bench) badVersions(ctx context.Context) error {
-	m := b.Begin(ctx, badID, "bad versions", fmt.Sprintf(
-		"%d versions that fail (%d ways in turn), with nodectl.dev/rollback: on-failure, progressDeadlineSeconds %d and minReadySeconds %d, at %d requests/s",
-		b.rounds, len(badKinds), int(b.deadline.Seconds()), int(minReady.Seconds()), b.rate))
-	return b.withStage(ctx, "bad", b.deadline, minReady, func(s *stage) error {
+// badVersions is the second measure of an arm: versions that fail, each in one of four ways.
+func (b *bench) badVersions(ctx context.Context, sys system, k kind, id int) error {
+	rounds := b.roundsOf(k)
+	of := settings{deadline: b.deadline, minReady: minReady}
+	method := fmt.Sprintf("%d versions that fail (%d ways in turn) at %d requests/s, %s; progressDeadlineSeconds %d, minReadySeconds %d; undone by %s",
+		rounds, len(badKinds), b.rate, k.pods, int(b.deadline.Seconds()), int(minReady.Seconds()), k.undo)
+	m := b.begin(ctx, k, id, "bad versions", method)
+	return b.withLoad(ctx, sys, k.watched, of, func(s *underLoad) error {
 		if err := arm.Pause(ctx, trial); err != nil { // the good version passes its trial
 			return err
 		}
 		var total Window
 		var worst time.Duration
 		s.load.Take()
-		for n := range b.rounds {
-			v := bad(n)
-			begin := time.Now()
-			if err := s.write(v); err != nil {
-				return err
+		for n := range rounds {
+			took, err := b.badVersion(ctx, s, m, bad(n), of)
+			if err != nil {
+				return fmt.Errorf("%s: %w", bad(n).kind, err)
 			}
-			back := func(d *shown) bool { return d.hasFailed(v.name) && d.isComplete(good(0).name) }
-			if err := s.await(ctx, 2*time.Minute+b.deadline, back); err != nil {
-				return fmt.Errorf("%s: %w", v.kind, err)
-			}
-			took := time.Since(begin)
 			worst = max(worst, took)
-			m.Arm("complete again, " + v.kind).Add(took)
-			if err := s.endRound(ctx, m, &total, ", "+v.kind); err != nil {
+			if err := s.endRound(ctx, m, &total, ", "+bad(n).kind); err != nil {
 				return err
 			}
-			arm.Say("bad version %d/%d, %s: %s, %d requests failed so far", n+1, b.rounds, v.kind, took.Round(10*time.Millisecond), total.Failed())
+			arm.Say("%s: bad version %d/%d, %s: %s, %d requests failed so far", k.name, n+1, rounds, bad(n).kind, took.Round(10*time.Millisecond), total.Failed())
 		}
 		m.Arm(slowest).Value(worst.Seconds())
 		s.sum(m, total)
 		return nil
 	})
 }
+
+// badVersion applies a version that fails, and returns how long it took until the good one was
+// complete again.
+func (b *bench) badVersion(ctx context.Context, s *underLoad, m *report.Measure, v version, of settings) (time.Duration, error) {
+	begin := time.Now()
+	if err := s.apply(ctx, v, of); err != nil {
+		return 0, err
+	}
+	if _, err := s.await(ctx, patience, func(is state) bool { return is.hasFailed(v) }); err != nil {
+		return 0, err
+	}
+	m.Arm("reported as failed, " + v.kind).Add(time.Since(begin))
+	if err := s.undo(ctx, good(0), of); err != nil {
+		return 0, err
+	}
+	// A Deployment keeps the reason of the failure until the undo is complete.
+	if _, err := s.await(ctx, patience, func(is state) bool { return is.complete == good(0).name }); err != nil {
+		return 0, err
+	}
+	took := time.Since(begin)
+	m.Arm(backTook + v.kind).Add(took)
+	return took, nil
+}
+
+// patience is how long a version may take on a busy machine.
+const patience = 5 * time.Minute
+
+// backTook begins the names of the series of bad versions, which end with their kind.
+const backTook = "complete again, "
 
 // updateDeadline is progressDeadlineSeconds for versions that work, the default of Kubernetes: a
 // version that is slow on a busy machine must not be rolled back.

@@ -11,10 +11,10 @@ import (
 // use them run one after the other.
 var proxies []*Process
 
-// KubeProxy starts kube-proxy for a node, so that service addresses answer. Its rules in the
-// packet filter are removed with the test. Two kube-proxies replace each other's rules, so one that
+// KubeProxy starts kube-proxy for a node, so that service addresses answer; of a flag in more
+// arguments, the last one wins. Its rules in the packet filter are removed with the test. Two kube-proxies replace each other's rules, so one that
 // a shared cluster has started pauses until the test ends.
-func (c *Cluster) KubeProxy(t testing.TB, node string) *Process {
+func (c *Cluster) KubeProxy(t testing.TB, node string, more ...string) *Process {
 	t.Helper()
 	WithoutKubeProxy(t)
 	metrics := address(t)
@@ -24,7 +24,7 @@ func (c *Cluster) KubeProxy(t testing.TB, node string) *Process {
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s",
 	}
 	t.Cleanup(func() { removeProxyRules(t) })
-	p := newProcess(t, "kube-proxy", c.dir, args, func(ctx context.Context) error { return answers(ctx, "http://"+metrics+"/proxyMode") })
+	p := newProcess(t, "kube-proxy", c.dir, append(args, more...), func(ctx context.Context) error { return answers(ctx, "http://"+metrics+"/proxyMode") })
 	p.Start(t)
 	proxies = append(proxies, p)
 	t.Cleanup(func() { proxies = slices.DeleteFunc(proxies, func(of *Process) bool { return of == p }) })
