@@ -35,7 +35,7 @@ func (l *loop) node() plan.Node {
 	}
 	n.Pressure = l.nodeState.pressure.now
 	if of := l.nodeState.halting.halt; of != nil {
-		n.HaltReason = of.HaltReason
+		n.Halted = of.HaltReason
 	}
 	l.nodeState.unseen = false
 	if l.cfg.NodeSeen == nil {

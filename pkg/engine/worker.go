@@ -309,7 +309,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	v := plan.NewView(want, have, w.rec.Record, forbidden, volumes, time.Now())
 	v.VolumesLeft = want != nil && !v.VolumesReady && w.env.volumes.HasDriverVolumes(want.UID())
 	v.Blockers = plan.Blockers{
-		Failure:   w.failedSteps.byContainer,
+		Failures:  w.failedSteps.byContainer,
 		NoNetwork: !w.update.network,
 		Refused:   w.update.refused.message,
 		Waits:     w.update.waits,

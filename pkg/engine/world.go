@@ -123,6 +123,8 @@ type Devices interface {
 	// Allocate returns the devices of a container that is about to be created: those that it
 	// had, else new ones. It may take as long as a plugin needs.
 	Allocate(ctx context.Context, r pod.DeviceRequest) ([]pod.DeviceAllocation, error)
+	// Reserve replaces the devices that admission reserves for containers which are not created yet.
+	Reserve(all []pod.DeviceReservation)
 	// Healthy reports whether a device is healthy.
 	Healthy(resource, id string) bool
 	// Keep frees the devices of all containers of a pod but these; with none, all devices of the

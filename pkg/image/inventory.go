@@ -73,10 +73,10 @@ type Inventory struct {
 	cfg InventoryConfig
 	mu  sync.Mutex // held while images are listed or removed, not while registries are asked
 
-	history reclaim.ImageHistory // nil until the file is read
-	unresponsive  map[string]time.Time // the registries that did not answer, with the time
-	failed  string               // the error of the last collection, to log each error once
-	wake    wakeup.Signal        // Run collects now
+	history      reclaim.ImageHistory // nil until the file is read
+	unresponsive map[string]time.Time // the registries that did not answer, with the time
+	failed       string               // the error of the last collection, to log each error once
+	wake         wakeup.Signal        // Run collects now
 }
 
 // collectEvery is the time between two collections (C-1.33.8).

@@ -78,7 +78,7 @@ func NewObserver(cfg ObserverConfig) *Observer {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Observer{cfg: cfg, changed: wakeup.NewNode(), ips: cfg.HostIPs, logged: map[string]string{}}
+	return &Observer{cfg: cfg, changed: wakeup.New(), ips: cfg.HostIPs, logged: map[string]string{}}
 }
 
 // Name returns the node's.

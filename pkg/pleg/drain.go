@@ -24,7 +24,7 @@ const (
 // drain opens the event stream, reads it to its end, and opens it again. It does nothing that could
 // delay the reading: a subscriber that does not read stalls containerd for the whole node
 // (F6). If the runtime has no events, drain requests a relist every Fallback period instead.
-func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) {
+func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed wakeup.Signal) {
 	pause := minBackoff
 	lastLogged := "" // how the last logged try ended: "none" (no events) or "ended"; the same end is not logged again
 	for {
@@ -61,7 +61,7 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 			return
 		}
 		// No event reported the changes while the stream was closed: relist.
-		trigger(ask)
+		ask.Send()
 		pause = backoff.Next(pause, minBackoff, maxBackoff)
 	}
 }

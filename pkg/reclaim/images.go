@@ -26,7 +26,7 @@ type ImagePlan struct {
 	Steps []Step // in the order of removal
 	// Kept has every other image: first those that must stay, then those that a later collection
 	// may remove. Each group is sorted, the least recently used image first.
-	KeptImage []KeptImage
+	Kept []KeptImage
 	// Need is how many bytes must become free to reach the low threshold; zero while the file
 	// system is below the high one. Frees is how many the steps free.
 	Need, Frees int64

@@ -10,10 +10,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Look returns every readable record under root, in order of key and UID. It changes nothing: it is
+// ReadRecords returns every readable record under root, in order of key and UID. It changes nothing: it is
 // for callers without the root's lock. If there is an error, the result lacks the records that it
 // names.
-func Look(root string) ([]pod.Record, error) {
+func ReadRecords(root string) ([]pod.Record, error) {
 	dir := filepath.Join(root, "pods")
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

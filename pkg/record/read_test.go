@@ -20,14 +20,14 @@ func TestLook_StrangersAmongThePods_AreSkipped(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "pods", "note.txt"), []byte("a note"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := Look(root); len(all) != 1 || err != nil {
+	if all, err := ReadRecords(root); len(all) != 1 || err != nil {
 		t.Errorf("with a file beside the pods: %v, %v", all, err)
 	}
 	copied := filepath.Join(root, "pods", "u1.copy")
 	if err := os.CopyFS(copied, os.DirFS(filepath.Join(root, "pods", "u1"))); err != nil {
 		t.Fatal(err)
 	}
-	all, err := Look(root)
+	all, err := ReadRecords(root)
 	if len(all) != 1 || all[0].UID != "u1" {
 		t.Errorf("got %v, want the pod once", all)
 	}

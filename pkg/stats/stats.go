@@ -37,8 +37,8 @@ type Runtime interface {
 // no such cgroup, or it is not known.
 type Cgroups interface {
 	PodCgroup(p *v1.Pod) (at pod.Cgroup, ok bool) // of a pod
-	AllPodsCgroup() (at pod.Cgroup, ok bool)       // of all pods together
-	HostCgroup() (at pod.Cgroup, ok bool)      // of the machine
+	AllPodsCgroup() (at pod.Cgroup, ok bool)      // of all pods together
+	HostCgroup() (at pod.Cgroup, ok bool)         // of the machine
 }
 
 // Config is the configuration of Stats.
@@ -80,7 +80,7 @@ type Stats struct {
 
 	measuring chan struct{}       // cap 1: full during a measurement; its holder owns dirs
 	dirs      map[string]measured // disk usage of volumes and logs, by the pods' UIDs
-	calls     *boundedcall.Calls     // measurements without claims, by the pods' UIDs
+	calls     *boundedcall.Calls  // measurements without claims, by the pods' UIDs
 	// claimCalls has the measurements with claims: their servers may not answer.
 	claimCalls *boundedcall.Calls
 

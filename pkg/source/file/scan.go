@@ -82,7 +82,7 @@ func (l *scan) checkDirty() {
 }
 
 // checkGone removes the files that have been missing for long enough.
-func (l *look) checkGone() {
+func (l *scan) checkGone() {
 	if len(l.gone) == 0 {
 		return
 	}
@@ -102,7 +102,7 @@ func (l *look) checkGone() {
 // files one after the other. So all of them wait until the last one has been missing for vanishHold, but
 // at most for twice vanishHold after the first one. Otherwise several sets would remove their pods, and
 // the pods would not stop in the order of their dependencies.
-func (l *look) goneDue(now time.Time) []string {
+func (l *scan) goneDue(now time.Time) []string {
 	if at, some := l.goneAt(); !some || at.After(now) {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (l *look) goneDue(now time.Time) []string {
 }
 
 // goneAt returns when the missing files are due; some is false if there are none.
-func (l *look) goneAt() (at time.Time, some bool) {
+func (l *scan) goneAt() (at time.Time, some bool) {
 	var first, last time.Time
 	for _, since := range l.gone {
 		if !some || since.Before(first) {
@@ -133,7 +133,7 @@ func (l *look) goneAt() (at time.Time, some bool) {
 
 // checkAll updates the readings of the files at paths, which is sorted. It looks up all files of a
 // directory through one descriptor.
-func (l *look) checkAll(paths []string) {
+func (l *scan) checkAll(paths []string) {
 	var d *dir
 	var bad violation
 	var err error
@@ -165,7 +165,7 @@ func (l *look) checkAll(paths []string) {
 
 // enter opens the directory path to look up names in it. If the directory is new or its permissions have
 // changed, it requests a full look, and returns neither a directory nor an error.
-func (l *look) enter(path string) (*dir, violation, error) {
+func (l *scan) enter(path string) (*dir, violation, error) {
 	d, err := l.openDir(path, false)
 	if err != nil {
 		return nil, violation{}, err
@@ -184,7 +184,7 @@ func (l *look) enter(path string) (*dir, violation, error) {
 
 // openDir opens a directory that the source reads. Path may be a link to a directory. The source reads no
 // links to directories below Path, so there openDir does not follow a link.
-func (l *look) openDir(path string, list bool) (*dir, error) {
+func (l *scan) openDir(path string, list bool) (*dir, error) {
 	if root := filepath.Clean(l.cfg.Path); len(path) > len(root) && strings.HasPrefix(path, root) {
 		return openBelow(path, list)
 	}
@@ -262,7 +262,7 @@ func (l *scan) check(d *dir, base, path string, st state, bad violation) {
 
 // putUntrusted notes a problem for a file in a directory with a violation. A file of the set stays in the
 // set even if the directory no longer has the file.
-func (l *look) putUntrusted(path string, st state, bad violation) {
+func (l *scan) putUntrusted(path string, st state, bad violation) {
 	delete(l.gone, path)
 	delete(l.pending, path)
 	if st.kind == absent && !l.set.Has(path) {
@@ -274,7 +274,7 @@ func (l *look) putUntrusted(path string, st state, bad violation) {
 
 // read reads f, and accepts the content or keeps the previous reading for now. c is the violation of
 // the permissions of f.
-func (l *look) read(f *opened, c violation, now time.Time) {
+func (l *scan) read(f *opened, c violation, now time.Time) {
 	path := f.path
 	if !l.quiet(path, f.id, l.quietTime(f), now) {
 		return
@@ -296,7 +296,7 @@ func (l *look) read(f *opened, c violation, now time.Time) {
 		return
 	}
 	reading, notices := l.parse(data, path)
-	if l.set.Worsens(reading) && !l.quiet(path, f.id, l.worse, now) {
+	if l.set.IsWorse(reading) && !l.quiet(path, f.id, l.worse, now) {
 		return
 	}
 	if !c.none() {
@@ -319,7 +319,7 @@ func (l *scan) parse(data []byte, path string) (source.File, []pod.Problem) {
 }
 
 // refuse notes that path exists but cannot be read.
-func (l *look) refuse(path string, id identity, problem *pod.Problem, now time.Time) {
+func (l *scan) refuse(path string, id identity, problem *pod.Problem, now time.Time) {
 	if !l.quiet(path, id, l.worse, now) {
 		return
 	}
@@ -352,7 +352,7 @@ func (l *scan) drop(path string) {
 // dropMoved removes a missing file at once if this round has accepted its inode under another name. Such
 // a file was renamed, and the set must not have its pods twice. On a system without inode numbers,
 // dropMoved compares the content.
-func (l *look) dropMoved() {
+func (l *scan) dropMoved() {
 	if len(l.gone) == 0 || len(l.fresh) == 0 {
 		return
 	}
