@@ -100,6 +100,7 @@ func TestSupervisor_ProcessHasAnotherState_GetsAllServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.letGo()
+	k.child.limit = wait.Limit // a late answer is not the subject
 	another := func() {
 		other := New(a.Config)
 		other.SetState(state("other"))
