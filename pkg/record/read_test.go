@@ -10,7 +10,7 @@ import (
 )
 
 // A file or a copied directory of an operator among the pods is not shown as a pod.
-func TestLook_StrangersAmongThePods_AreSkipped(t *testing.T) {
+func TestReadRecords_ForeignFilesAmongThePods_AreSkipped(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	r := New(root)
