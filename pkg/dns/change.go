@@ -121,14 +121,14 @@ type edit struct {
 // it.
 func (e *edit) node(name string) *node {
 	at := e.nodes[name]
-	switch {
-	case at == nil:
+	switch at {
+	case nil:
 		at = &node{}
 		e.nodes[name] = at
 		if above, ok := e.above(name); ok {
 			e.node(above).below++
 		}
-	case at == e.before[name]:
+	case e.before[name]:
 		own := *at
 		own.addresses, own.targets, own.pointers = slices.Clone(at.addresses), slices.Clone(at.targets), slices.Clone(at.pointers)
 		at = &own

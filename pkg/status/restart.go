@@ -86,16 +86,6 @@ func restartedEnd(own *v1.ContainerStateTerminated) *v1.ContainerStateTerminated
 	return end
 }
 
-// rulesRestartAll reports whether a container of the pod has a rule that restarts all containers.
-func rulesRestartAll(spec *v1.PodSpec) bool {
-	has := func(c v1.Container) bool {
-		return slices.ContainsFunc(c.RestartPolicyRules, func(r v1.ContainerRestartRule) bool {
-			return r.Action == v1.ContainerRestartRuleActionRestartAllContainers
-		})
-	}
-	return slices.ContainsFunc(spec.InitContainers, has) || slices.ContainsFunc(spec.Containers, has)
-}
-
 // restartingCondition returns the AllContainersRestarting condition (C-1.21.3).
 func (b *build) restartingCondition(st *v1.PodStatus) v1.PodCondition {
 	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: truth(b.triggersRestartAll && !pod.IsPhaseTerminal(st.Phase))}
