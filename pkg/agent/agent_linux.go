@@ -42,7 +42,7 @@ type Agent struct {
 	csi       *csi.Volumes // nil if the agent is not root
 	claims    *dra.Claims  // nil if the agent is not root, or has no API server
 	events    *event.Store
-	halts     *haltManager
+	halts     *nodeHalt
 	board     *activity.Board
 	logCopies *boundedcall.Calls // copies of logs of workloads' pods
 }
@@ -78,7 +78,7 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}
 	a.dns.bundled = a.runtime.bundled != nil
 	a.groups = a.newGroups()
-	if a.halts, err = openHaltManager(cfg); err != nil {
+	if a.halts, err = openNodeHalt(cfg); err != nil {
 		return nil, err
 	}
 	a.halts.askLogind(ctx, logind.Preparing)

@@ -24,10 +24,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/shutdown/logind"
 )
 
-// haltManager stops all pods when the machine shuts down, or when a user drains the node, and lets
+// nodeHalt stops all pods when the machine shuts down, or when a user drains the node, and lets
 // them start again. Before the first pod stops, it writes its state to a file below the root
 // directory. So an agent that starts later starts no pod.
-type haltManager struct {
+type nodeHalt struct {
 	root    string
 	boot    string
 	classes []shutdown.Class
@@ -46,11 +46,11 @@ type haltManager struct {
 	logindShutdown bool         // logind has said that the machine shuts down, and still answers
 }
 
-// openHaltManager reads the state that an earlier agent has left. It fails if it cannot read the
+// openNodeHalt reads the state that an earlier agent has left. It fails if it cannot read the
 // state: a drained node must not start its pods.
-func openHaltManager(cfg Config) (*haltManager, error) {
+func openNodeHalt(cfg Config) (*nodeHalt, error) {
 	boot, _ := bootid.Read()
-	h := &haltManager{root: cfg.RootDir, boot: boot, classes: cfg.ShutdownClasses(), cluster: cfg.Kubeconfig != "", log: cfg.Log, event: func(string) {}, power: make(chan os.Signal, 1)}
+	h := &nodeHalt{root: cfg.RootDir, boot: boot, classes: cfg.ShutdownClasses(), cluster: cfg.Kubeconfig != "", log: cfg.Log, event: func(string) {}, power: make(chan os.Signal, 1)}
 	signal.Notify(h.power, unix.SIGPWR) // its default action ends the agent
 	found, ok, err := record.LoadHalt(h.root, h.boot)
 	if err != nil {
@@ -73,7 +73,7 @@ const logindTimeout = 2 * time.Second
 // askLogind asks logind whether the machine shuts down, before the first pod starts: an agent that
 // starts during a shutdown may find no file. preparing is logind.Preparing. If logind does not answer
 // in time, pods start, and watchLogind asks again.
-func (h *haltManager) askLogind(ctx context.Context, preparing func(ctx context.Context, address string) (bool, error)) {
+func (h *nodeHalt) askLogind(ctx context.Context, preparing func(ctx context.Context, address string) (bool, error)) {
 	if len(h.classes) == 0 || h.shuttingDown() {
 		return
 	}
@@ -87,20 +87,20 @@ func (h *haltManager) askLogind(ctx context.Context, preparing func(ctx context.
 }
 
 // current returns the halt of the node; nil if pods may run.
-func (h *haltManager) current() *record.Halt {
+func (h *nodeHalt) current() *record.Halt {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.now
 }
 
 // shuttingDown reports whether the machine shuts down (C-1.25.9).
-func (h *haltManager) shuttingDown() bool {
+func (h *nodeHalt) shuttingDown() bool {
 	now := h.current()
 	return now != nil && now.Shutdown()
 }
 
 // forEngine returns the halt in the engine's form; nil if pods may run.
-func (h *haltManager) forEngine() *engine.Halt {
+func (h *nodeHalt) forEngine() *engine.Halt {
 	now := h.current()
 	if now == nil {
 		return nil
@@ -119,7 +119,7 @@ func (h *haltManager) forEngine() *engine.Halt {
 
 // begin stops all pods. ended is closed when all have stopped, or their time is over. If begin cannot
 // record a drain, it returns an error and stops no pod. A shutdown stops the pods even then.
-func (h *haltManager) begin(ctx context.Context, cause string, maxGrace *int64) (ended <-chan struct{}, err error) {
+func (h *nodeHalt) begin(ctx context.Context, cause string, maxGrace *int64) (ended <-chan struct{}, err error) {
 	h.changing.Lock()
 	defer h.changing.Unlock()
 	was, next := h.current(), record.Halt{Boot: h.boot, Since: time.Now(), Cause: cause, MaxGrace: maxGrace}
@@ -149,7 +149,7 @@ func (h *haltManager) begin(ctx context.Context, cause string, maxGrace *int64) 
 	return h.engine.Halt(ctx, *h.forEngine())
 }
 
-func (h *haltManager) set(now *record.Halt) {
+func (h *nodeHalt) set(now *record.Halt) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.now = now
@@ -160,13 +160,13 @@ func (h *haltManager) set(now *record.Halt) {
 func powerClasses() []shutdown.Class { return shutdown.Classes(30*time.Second, 10*time.Second) }
 
 // setLogindShutdown records whether logind reports a shutdown of the machine.
-func (h *haltManager) setLogindShutdown(reported bool) {
+func (h *nodeHalt) setLogindShutdown(reported bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.logindShutdown = reported
 }
 
-func (h *haltManager) isLogindShutdown() bool {
+func (h *nodeHalt) isLogindShutdown() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.logindShutdown
@@ -176,7 +176,7 @@ var errShuttingDown = errors.New("the machine is shutting down")
 
 // end lets pods start again. cancelled says that logind has cancelled the shutdown. An earlier
 // drain then applies again. Without cancelled, end fails while logind reports the shutdown.
-func (h *haltManager) end(ctx context.Context, cancelled bool) error {
+func (h *nodeHalt) end(ctx context.Context, cancelled bool) error {
 	h.changing.Lock()
 	defer h.changing.Unlock()
 	was := h.current()
@@ -209,7 +209,7 @@ func (h *haltManager) end(ctx context.Context, cancelled bool) error {
 }
 
 // run handles SIGPWR until ctx ends. The signal means that the power fails and the machine shuts down.
-func (h *haltManager) run(ctx context.Context) {
+func (h *nodeHalt) run(ctx context.Context) {
 	defer signal.Stop(h.power)
 	for {
 		select {
@@ -226,7 +226,7 @@ func (h *haltManager) run(ctx context.Context) {
 
 // watchLogind delays shutdowns of the machine until the pods have stopped, if grace periods are
 // configured (C-1.36.1). It returns when ctx ends.
-func (h *haltManager) watchLogind(ctx context.Context) {
+func (h *nodeHalt) watchLogind(ctx context.Context) {
 	if len(h.classes) == 0 {
 		return
 	}

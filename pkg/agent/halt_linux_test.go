@@ -38,8 +38,8 @@ func (h halts) Resume(context.Context) error {
 	return nil
 }
 
-// haltManagerIn opens the haltManager of an agent with this root directory, as at its start.
-func haltManagerIn(t *testing.T, root string, alter ...func(*Config)) (*haltManager, halts) {
+// nodeHaltIn opens the nodeHalt of an agent with this root directory, as at its start.
+func nodeHaltIn(t *testing.T, root string, alter ...func(*Config)) (*nodeHalt, halts) {
 	t.Helper()
 	var cfg Config
 	cfg.RootDir, cfg.Log = root, slog.New(slog.DiscardHandler)
@@ -47,7 +47,7 @@ func haltManagerIn(t *testing.T, root string, alter ...func(*Config)) (*haltMana
 	for _, f := range alter {
 		f(&cfg)
 	}
-	h, err := openHaltManager(cfg)
+	h, err := openNodeHalt(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func haltManagerIn(t *testing.T, root string, alter ...func(*Config)) (*haltMana
 func TestHalt_Drain_LastsUntilUndoneOrTheNextBoot(t *testing.T) {
 	t.Parallel()
 	root, grace := t.TempDir(), int64(7)
-	h, to := haltManagerIn(t, root)
+	h, to := nodeHaltIn(t, root)
 	if h.forEngine() != nil {
 		t.Error("a new node is halted")
 	}
@@ -71,20 +71,20 @@ func TestHalt_Drain_LastsUntilUndoneOrTheNextBoot(t *testing.T) {
 	if of := <-to.begun; of.Reason != "NodeDrained" || of.Shutdown || *of.Order.MaxGrace != 7 || of.Order.Classes != nil || h.shuttingDown() {
 		t.Errorf("a drain: %+v", of)
 	}
-	next, to := haltManagerIn(t, root)
+	next, to := nodeHaltIn(t, root)
 	if of := next.forEngine(); of == nil || of.Reason != "NodeDrained" || !strings.Contains(of.Message, "the node has been drained since 20") {
 		t.Errorf("the next agent: %+v", of)
 	}
 	if err := next.end(t.Context(), false); err != nil || len(to.resumed) != 1 || next.forEngine() != nil {
 		t.Errorf("undone: %v", err)
 	}
-	if h, _ := haltManagerIn(t, root); h.forEngine() != nil {
+	if h, _ := nodeHaltIn(t, root); h.forEngine() != nil {
 		t.Error("the undone drain is there again")
 	}
 	if err := record.SaveHalt(root, record.Halt{Boot: "another", Cause: record.CauseLogind}); err != nil {
 		t.Fatal(err)
 	}
-	if h, _ := haltManagerIn(t, root); h.forEngine() != nil {
+	if h, _ := nodeHaltIn(t, root); h.forEngine() != nil {
 		t.Error("the halt of an earlier boot applies")
 	}
 	if _, ok, _ := record.LoadHalt(root, "another"); ok {
@@ -96,7 +96,7 @@ func TestHalt_Drain_LastsUntilUndoneOrTheNextBoot(t *testing.T) {
 // nothing else ends that, and a drain does not change its order.
 func TestHalt_ShutdownAndDrain_ShutdownApplies(t *testing.T) {
 	t.Parallel()
-	h, to := haltManagerIn(t, t.TempDir())
+	h, to := nodeHaltIn(t, t.TempDir())
 	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestHalt_ShutdownAndDrain_ShutdownApplies(t *testing.T) {
 // stops the pods.
 func TestHalt_NoRootDirectory_ShutdownStopsPods(t *testing.T) {
 	t.Parallel()
-	h, to := haltManagerIn(t, t.TempDir()+"/gone")
+	h, to := nodeHaltIn(t, t.TempDir()+"/gone")
 	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err == nil || len(to.begun) > 0 || h.forEngine() != nil {
 		t.Errorf("drain: %v", err)
 	}
@@ -140,7 +140,7 @@ func TestHalt_NoRootDirectory_ShutdownStopsPods(t *testing.T) {
 
 // TestHalt_SIGPWR_StopsAllPods: the signal begins a shutdown, and does not end the agent.
 func TestHalt_SIGPWR_StopsAllPods(t *testing.T) {
-	h, to := haltManagerIn(t, t.TempDir())
+	h, to := nodeHaltIn(t, t.TempDir())
 	var log bytes.Buffer
 	h.log = slog.New(slog.NewTextHandler(&log, nil))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -168,7 +168,7 @@ func TestHalt_UnreadableFile_StartsNoPods(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := openHaltManager(cfg)
+	_, err := openNodeHalt(cfg)
 	if e, ok := errors.AsType[*readonly.Error](err); !ok || len(e.Hints) != 1 || !strings.Contains(err.Error(), file) {
 		t.Errorf("error %v", err)
 	}
@@ -180,7 +180,7 @@ func TestHalt_UnreadableFile_StartsNoPods(t *testing.T) {
 // TestHalt_UnknownBoot_DrainIsRefused: the next agent could not tell whether the drain applies.
 func TestHalt_UnknownBoot_DrainIsRefused(t *testing.T) {
 	t.Parallel()
-	h, to := haltManagerIn(t, t.TempDir())
+	h, to := nodeHaltIn(t, t.TempDir())
 	h.boot = ""
 	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err == nil || len(to.begun) > 0 || h.forEngine() != nil {
 		t.Errorf("error %v", err)
@@ -191,11 +191,11 @@ func TestHalt_UnknownBoot_DrainIsRefused(t *testing.T) {
 func TestHalt_NodeJoinsACluster_DrainEnds(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	h, _ := haltManagerIn(t, root)
+	h, _ := nodeHaltIn(t, root)
 	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err != nil {
 		t.Fatal(err)
 	}
-	h, _ = haltManagerIn(t, root, func(c *Config) { c.Kubeconfig = "/k" })
+	h, _ = nodeHaltIn(t, root, func(c *Config) { c.Kubeconfig = "/k" })
 	if h.forEngine() != nil {
 		t.Error("the node is halted")
 	}
@@ -209,18 +209,18 @@ func TestHalt_NodeJoinsACluster_DrainEnds(t *testing.T) {
 func TestHalt_LogindDoesNotAnswer_UndoEndsTheShutdown(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	h, _ := haltManagerIn(t, root)
+	h, _ := nodeHaltIn(t, root)
 	if _, err := h.begin(t.Context(), record.CauseLogind, nil); err != nil {
 		t.Fatal(err)
 	}
-	if h, _ := haltManagerIn(t, root, func(c *Config) { c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods = 0, 0 }); h.forEngine() != nil {
+	if h, _ := nodeHaltIn(t, root, func(c *Config) { c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods = 0, 0 }); h.forEngine() != nil {
 		t.Error("the node is halted without grace periods")
 	}
-	h, _ = haltManagerIn(t, root)
+	h, _ = nodeHaltIn(t, root)
 	if _, err := h.begin(t.Context(), record.CauseLogind, nil); err != nil {
 		t.Fatal(err)
 	}
-	h, to := haltManagerIn(t, root)
+	h, to := nodeHaltIn(t, root)
 	if h.forEngine() == nil {
 		t.Fatal("the shutdown is forgotten")
 	}
@@ -234,7 +234,7 @@ func TestHalt_LogindDoesNotAnswer_UndoEndsTheShutdown(t *testing.T) {
 func TestHalt_PowerFails_PodsShareOneDeadline(t *testing.T) {
 	t.Parallel()
 	for periods, want := range map[time.Duration]time.Duration{0: 30 * time.Second, time.Minute: time.Minute} {
-		h, to := haltManagerIn(t, t.TempDir(), func(c *Config) { c.ShutdownGracePeriod = periods })
+		h, to := nodeHaltIn(t, t.TempDir(), func(c *Config) { c.ShutdownGracePeriod = periods })
 		if _, err := h.begin(t.Context(), record.CauseSignal, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +268,7 @@ func TestHalt_ShutdownAtTheStart_NoPodStarts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
-			h, to := haltManagerIn(t, root, func(cfg *Config) {
+			h, to := nodeHaltIn(t, root, func(cfg *Config) {
 				if c.off {
 					cfg.ShutdownGracePeriod, cfg.ShutdownGracePeriodCriticalPods = 0, 0
 				}

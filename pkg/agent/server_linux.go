@@ -215,7 +215,7 @@ func statusError(err error) error {
 // control implements server.Control.
 type control struct {
 	*engine.Engine
-	halts *haltManager
+	halts *nodeHalt
 }
 
 // Restart implements server.Control.

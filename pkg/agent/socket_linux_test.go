@@ -85,7 +85,7 @@ func fedEngine(t testing.TB, log *slog.Logger) (fed, Config, *engine.Engine, hin
 	rt.SetReady(false, false, "not now")
 	f := fed{make(chan source.Snapshot)}
 	client := rt.Connect().CRI(cri.Config{Node: "n1", PodLogsDir: cfg.PodLogsDir, Log: log})
-	a := &Agent{cfg: cfg, log: log, state: openState(cfg), runtime: &containerRuntime{Runtime: client, hints: pleg.New(pleg.Config{Runtime: client})}, halts: &haltManager{}}
+	a := &Agent{cfg: cfg, log: log, state: openState(cfg), runtime: &containerRuntime{Runtime: client, hints: pleg.New(pleg.Config{Runtime: client})}, halts: &nodeHalt{}}
 	e := a.newEngine(podconfig.New(podconfig.Config{Sources: []source.Source{f}}), readonly.Rules{}, receivers{})
 	runUntilEnd(t, e.Run)
 	return f, cfg, e, a.runtime.hints
