@@ -176,15 +176,19 @@ func (l *loop) missingCPUs(e *entry) string {
 // again. It also reserves other devices for pods that do not run and have lost reserved ones.
 func (l *loop) placeAgain(s *cpuset.State) {
 	for _, e := range l.sorted() {
-		missing, spec := l.missingCPUs(e), e.counted()
-		if missing == "" && e.unplaced == (refusal{}) || e.want == nil || deleting(e.want) || spec == nil {
+		missing, spec, unplaced := l.missingCPUs(e), e.counted(), e.unplaced != (refusal{})
+		if missing == "" && !unplaced && !e.lacksDevices(s) || e.want == nil || deleting(e.want) || spec == nil {
 			continue
 		}
 		log := l.log.With("pod", e.key.String())
 		switch r := s.Admit(spec.Pod); {
 		case r == nil:
 			e.setPlaced(s, spec.UID())
-			log.Warn("Allocated other CPUs and memory to pod", "missing", missing)
+			if missing == "" && !unplaced {
+				log.Info("Reserved other devices for pod")
+			} else {
+				log.Warn("Allocated other CPUs and memory to pod", "missing", missing)
+			}
 		case missing != "":
 			text := "the machine no longer has " + missing + ", which the pod had exclusively: " + r.Message
 			e.placed, e.unplaced = nil, refusal{reason: r.Reason, message: text}
@@ -195,6 +199,13 @@ func (l *loop) placeAgain(s *cpuset.State) {
 		}
 		l.queueUpdate(e, true)
 	}
+}
+
+// lacksDevices reports whether an admitted pod that does not run has neither the devices that it requests nor
+// reserved ones.
+func (e *entry) lacksDevices(s *cpuset.State) bool {
+	spec := e.counted()
+	return e.admitted && !e.ended && !e.running && e.placedBefore == nil && spec != nil && s.LacksDevices(spec.Pod)
 }
 
 // setPlaced stores the allocations of admission for the containers of a pod.
