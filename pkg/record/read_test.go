@@ -58,7 +58,7 @@ func TestLookChangesNothing(t *testing.T) {
 		t.Errorf("got %v, want the one good record", all)
 	}
 	if err == nil || !strings.Contains(err.Error(), damaged) || strings.Contains(err.Error(), "half a rec") {
-		t.Errorf("got %v, want an error that names the damaged file and not what is in it", err)
+		t.Errorf("got %v, want an error with the name of the damaged file, without its content", err)
 	}
 	if data, err := os.ReadFile(damaged); err != nil || string(data) != "half a rec" {
 		t.Errorf("the damaged file was touched: %q, %v", data, err)
