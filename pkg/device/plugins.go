@@ -226,14 +226,6 @@ func (p *Plugins) Keep(uid string, containers map[string]bool) {
 	}
 }
 
-// Reserve replaces the devices that admission reserves for containers which are not created yet. Other
-// containers get a reserved device only if no other device is left for them.
-func (p *Plugins) Reserve(all []pod.DeviceReservation) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reserved = all
-}
-
 // Allocate returns the devices of a container that the caller is about to create: its earlier
 // devices, or else new ones. Until Keep frees them, no other container gets them, with one
 // exception: later containers of the pod may get the devices of an init container. An error is a
@@ -447,27 +439,6 @@ func layout(devices map[string]Device, of claims, name string) *pod.DeviceLayout
 		}
 	}
 	return l
-}
-
-// reservedFor returns the devices of a resource that are reserved for other containers than this one.
-func reservedFor(all []pod.DeviceReservation, uid, container, resource string) map[string]bool {
-	others := make(map[string]bool)
-	var own []string
-	for _, r := range all {
-		switch {
-		case r.Resource != resource:
-		case r.UID == uid && r.Container == container:
-			own = r.Devices
-		default:
-			for _, id := range r.Devices {
-				others[id] = true
-			}
-		}
-	}
-	for _, id := range own {
-		delete(others, id) // a container that starts later uses it again
-	}
-	return others
 }
 
 // Healthy reports whether a device is healthy. As in the kubelet, a device that no plugin lists
